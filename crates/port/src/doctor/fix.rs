@@ -2,7 +2,8 @@
 //!
 //! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on a
 //! veth of the same name in a network namespace of its own, where it can change nothing; for any other
-//! command, doctor checks that the program is installed. A command with a placeholder, as IFACE, cannot be tested.
+//! command, doctor checks that the program is installed. A command with a placeholder, as IFACE, cannot be
+//! tested, nor can a command with further words after it.
 
 use std::env;
 use std::fmt;
@@ -19,7 +20,11 @@ use serde::Serialize;
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Words that the user must replace before a command can run.
-const PLACEHOLDERS: [&str; 4] = ["IFACE", "NAME", "ADDRESS", "PID"];
+const PLACEHOLDERS: [&str; 8] =
+    ["IFACE", "NAME", "ADDRESS", "PID", "PROGRAM", "USER", "GATEWAY", "N"];
+/// Words that stand for the command of the user's program. The command `linerate` replaces them by its
+/// own command, so they are no placeholder.
+const OWN_COMMAND: &str = "PROGRAM …";
 
 /// A remedy for a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +33,8 @@ const PLACEHOLDERS: [&str; 4] = ["IFACE", "NAME", "ADDRESS", "PID"];
 pub struct Fix {
     /// The remedy as text, including the command.
     pub text: String,
-    /// The command at the end of `text`, ready to paste, if there is one without placeholders.
+    /// The command at the end of `text`, ready to paste, if there is one without placeholders. The
+    /// words `PROGRAM …` in it stand for the command of the user's program.
     pub command: Option<String>,
     /// Extent to which the command was tested.
     pub proof: Proof,
@@ -79,9 +85,12 @@ fn command_in(text: &str) -> Option<&str> {
     std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))
 }
 
-/// Returns true if no word of the command is a placeholder.
+/// Returns true if no word of the command is a placeholder, nothing is left out, and no words
+/// follow the command.
 fn is_complete(command: &str) -> bool {
-    !command.split_whitespace().any(|word| PLACEHOLDERS.contains(&word))
+    let others = command.replace(OWN_COMMAND, "");
+    let has_more = others.contains('…') || others.contains("; ");
+    !has_more && !others.split_whitespace().any(|word| PLACEHOLDERS.contains(&word))
 }
 
 fn proof(command: &str) -> Proof {
@@ -144,10 +153,22 @@ mod tests {
 
     #[test]
     fn a_command_with_a_placeholder_is_neither_run_nor_ready_to_paste() {
-        for text in ["ip link set IFACE up", "there: ethtool -K IFACE tx off", "sh -c NAME"] {
+        for text in [
+            "ip link set IFACE up",
+            "there: ethtool -K IFACE tx off",
+            "sh -c NAME",
+            "sh -c USER",
+            "sh -c PROGRAM",
+            "sh -c GATEWAY",
+            "ethtool -X eth7 equal N",
+            "sh -c …",
+            "sh -c true; sh shows more",
+        ] {
             let fix = Fix::of(text).unwrap();
             assert_eq!((fix.proof, fix.command), (Proof::Unverified, None), "{text}");
         }
+        let own = Fix::of("there: sh -c PROGRAM …").unwrap();
+        assert_eq!((own.proof, own.command.as_deref()), (Proof::Found, Some("sh -c PROGRAM …")));
     }
 
     #[test]

@@ -22,14 +22,14 @@ impl InterfaceInfo {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet
     }
+}
 
-    /// Returns the other end of a veth, if it is in this namespace.
-    pub fn other_end(&self) -> Option<Interface> {
-        if self.info.kind != "veth" || self.info.other_is_elsewhere {
-            return None;
-        }
-        Interface::by_index(self.info.other?).ok()
+/// Returns the other end of the veth that `info` describes, if it is in this namespace.
+pub(crate) fn other_end(info: &LinkInfo) -> Option<Interface> {
+    if info.kind != "veth" || info.other_is_elsewhere {
+        return None;
     }
+    Interface::by_index(info.other?).ok()
 }
 
 /// Examines the interface called `name`.
@@ -54,7 +54,7 @@ pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<InterfaceInfo>
 
 fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     let finding = found.warn(format!("{name}: {}, up, but has no carrier", kind(of)));
-    match of.other_end() {
+    match other_end(&of.info) {
         Some(other) => finding
             .why(format!("{}, its other end, is down", other.name()))
             .fix(format!("ip link set {} up", other.name())),
@@ -147,6 +147,17 @@ fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
         .fix(format!(
             "use a port for each member, or packet:{of_it} for copies of every member's packets: ip link show master {of_it}"
         ));
+}
+
+/// Adds a finding if the device merges packets that it receives; `why` says why that matters.
+pub(crate) fn lro(of: &InterfaceInfo, why: &str, found: &mut Findings) {
+    let name = of.interface.name();
+    if of.interface.merging().is_ok_and(|merging| merging.by_device) {
+        found
+            .warn(format!("{name} merges packets that it receives (LRO)"))
+            .why(why)
+            .fix(format!("ethtool -K {name} lro off"));
+    }
 }
 
 /// Adds a finding on the XDP features that the driver reports; opens nothing for this.

@@ -21,7 +21,9 @@ pub fn privileges(found: &mut Findings) -> bool {
     let made = || -> Result<()> {
         XdpSocket::new()?;
         SocketMap::new(1)?;
-        Program::load(&[Insn::set(Reg::R0, XDP_PASS), Insn::exit()], true).map(drop)
+        let insns = [Insn::set(Reg::R0, XDP_PASS), Insn::exit()];
+        // Before Linux 5.18 no program accepts packets in several buffers.
+        Program::load(&insns, true).or_else(|_| Program::load(&insns, false)).map(drop)
     };
     match made() {
         Ok(()) => {
@@ -37,6 +39,10 @@ pub fn privileges(found: &mut Findings) -> bool {
 
 /// Tests whether the memory of a pool of `frames` frames can be registered.
 pub fn memory(frames: usize, found: &mut Findings) {
+    if XdpSocket::new().is_err() {
+        // Without a socket no memory can be registered; `privileges` has already reported this.
+        return;
+    }
     let bytes = frames * FRAME_BYTES;
     match try_memory(bytes) {
         Ok(()) => {
@@ -44,8 +50,9 @@ pub fn memory(frames: usize, found: &mut Findings) {
             found.ok(format!("{bytes} of packet memory register ({})", proc::memlock()));
         }
         Err(e) if e.code == Code::Memory => too_much(&e, found),
-        // Without a socket no memory can be registered; `privileges` has already reported this.
-        Err(_) => {}
+        Err(e) => {
+            found.miss(&e);
+        }
     }
 }
 

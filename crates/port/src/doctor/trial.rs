@@ -1,13 +1,13 @@
 //! Trial of a port: opens it for a moment and restores all settings.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_skb::Result;
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
-use linerate_sys::wait::poll_readable;
 
 use super::interface::InterfaceInfo;
+use crate::host::retry_for;
 use crate::obtained::Obtained;
 use crate::port::Port;
 
@@ -21,7 +21,6 @@ const FILTERS: [&str; 10] =
     ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
 /// Longest time that the kernel needs to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
-const GOING_STEP: Duration = Duration::from_millis(2);
 
 /// Opens a port, closes it, and returns its properties.
 pub(crate) fn open(text: &str) -> Result<Obtained> {
@@ -56,15 +55,11 @@ pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
 
 /// Waits until a program is detached, which happens shortly after its last descriptor is closed.
 fn wait_until_detached(interface: &Interface) {
-    let until = Instant::now() + GOING;
-    while Instant::now() < until {
-        match LinkInfo::of(interface) {
-            Ok(info) if !info.xdp_programs.is_empty() => {
-                let _ = poll_readable(&[], Some(GOING_STEP));
-            }
-            _ => return,
-        }
-    }
+    let look = || match LinkInfo::of(interface) {
+        Ok(info) if !info.xdp_programs.is_empty() => Err(()),
+        _ => Ok(()),
+    };
+    let _ = retry_for(GOING, |_| true, look);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The queue of a generator, which writes each packet when it is due.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Result, Skb, Trust};
 use linerate_sys::clock::now_and_ns;
@@ -14,7 +14,7 @@ use super::target;
 use super::traffic::Traffic;
 use super::{GENERATOR, RECEIVER};
 use crate::caps::{Caps, Origin};
-use crate::host::RETRY;
+use crate::host::Retry;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::{Counters, Pace};
 
@@ -27,6 +27,8 @@ pub(super) struct GenQueue {
     burst: Burst,
     /// The pacer whose time has ended, kept for the report.
     paced: Option<Pacer>,
+    /// Time up to which packets of the pacer were due at the last request.
+    due_until: Option<Instant>,
     /// Buffer in which a packet is built if a peer can write its frame; the finished packet is
     /// copied to the frame.
     scratch: Vec<u8>,
@@ -40,8 +42,8 @@ pub(super) struct GenQueue {
     /// A moment, with its value on the monotonic clock, which all processes of the machine share.
     epoch: Instant,
     epoch_ns: u64,
-    /// Time of the next attempt, after the pool had no frame.
-    retry_at: Option<Instant>,
+    /// The next attempt, after the pool had no frame.
+    starved: Retry,
     rx_nombuf: u64,
     /// True if `arm` has reported the end.
     told_end: bool,
@@ -59,6 +61,7 @@ impl GenQueue {
             pacer: traffic.pps().map(Pacer::rate),
             burst: Burst::new(traffic.burst, traffic.pps().unwrap_or_default()),
             paced: None,
+            due_until: None,
             scratch: Vec::new(),
             timer,
             made: 0,
@@ -67,7 +70,7 @@ impl GenQueue {
             seq: vec![0; traffic.flows as usize],
             epoch,
             epoch_ns,
-            retry_at: None,
+            starved: Retry::default(),
             rx_nombuf: 0,
             told_end: false,
             traffic,
@@ -88,15 +91,36 @@ impl GenQueue {
         sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
     }
 
-    /// Ends the pace if its time is over.
-    fn end_pace(&mut self, now: Instant) {
-        let over = |pacer: &mut Pacer| {
-            let begun = pacer.intended(0).map(|at| now.saturating_duration_since(at));
-            begun.zip(self.traffic.rate_for).is_some_and(|(since, time)| since >= time)
-        };
-        if let Some(pacer) = self.pacer.take_if(over) {
-            self.paced = Some(pacer);
+    /// Returns the time up to which packets of the pacer are due: `now`, or the end of the time for
+    /// which the rate holds. After that end, removes the pacer once its late packets are made.
+    fn pace(&mut self, now: Instant) -> Instant {
+        let Some(pacer) = &mut self.pacer else { return now };
+        let mut until = now;
+        if let Some(end) = rate_end(pacer, self.traffic.rate_for)
+            && now >= end
+        {
+            // A packet that is due exactly at the end does not belong to the paced packets.
+            until = end.checked_sub(Duration::from_nanos(1)).unwrap_or(end);
+            if pacer.peek(until, 1) == 0 {
+                self.paced = self.pacer.take();
+            }
         }
+        self.due_until = Some(until);
+        until
+    }
+
+    /// Returns how the pace was kept. Packets that were due at the last request, and for which there
+    /// was no room or no frame, are unsent so far.
+    fn report(&mut self) -> Option<Pace> {
+        let left = usize::try_from(self.left()).unwrap_or(usize::MAX);
+        let unsent = match (&mut self.pacer, self.due_until) {
+            (Some(pacer), Some(until)) => pacer.peek(until, left) as u64,
+            _ => 0,
+        };
+        let pacer = self.pacer.as_ref().or(self.paced.as_ref())?;
+        // Every packet that is issued is made, and leaves the source.
+        let sent = pacer.issued();
+        Some(Pace { asked: sent.saturating_add(unsent), sent, unsent, ..pacer.report() })
     }
 
     /// Returns the time to write into packet `i` of the pacer: its intended time, or the present
@@ -178,15 +202,21 @@ impl GenQueue {
     }
 }
 
+/// Returns the end of the time for which the rate is kept; `None` without one, or before the first
+/// packet was due.
+fn rate_end(pacer: &Pacer, rate_for: Option<Duration>) -> Option<Instant> {
+    pacer.intended(0)?.checked_add(rate_for?)
+}
+
 impl QueueOps for GenQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         self.burst.asked();
         let now = Instant::now();
-        self.end_pace(now);
+        let until = self.pace(now);
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
         let due = match &mut self.pacer {
-            Some(pacer) => pacer.peek(now, most),
+            Some(pacer) => pacer.peek(until, most),
             None => most,
         };
         let before = out.len();
@@ -196,7 +226,7 @@ impl QueueOps for GenQueue {
             pacer.issue(n, now);
         }
         self.rx_nombuf += u64::from(n < due);
-        self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
+        self.starved = if n == 0 && due > 0 { Retry::later() } else { Retry::default() };
         let now_ns = self.clock_ns(now);
         let packets = out.iter_mut().skip(before);
         let bytes = match mem.pool().trust() {
@@ -223,12 +253,18 @@ impl QueueOps for GenQueue {
         if self.left() == 0 {
             return std::mem::replace(&mut self.told_end, true);
         }
-        let now = Instant::now();
-        if let Some(at) = self.retry_at.filter(|&at| at > now) {
-            return self.timer.set_at(Some(at)).is_ok();
+        if self.starved.is_pending() {
+            return self.timer.set_at(self.starved.at()).is_ok();
         }
+        let now = Instant::now();
         let together = self.burst.packets().min(self.left());
-        match self.pacer.as_ref().map(|p| p.next_of(together, now)) {
+        let wait = self.pacer.as_ref().map(|pacer| {
+            let next = pacer.next_of(together, now);
+            // After the end of the rate, packets are made without a pause.
+            let end = rate_end(pacer, self.traffic.rate_for);
+            end.map_or(next, |end| next.min(end.saturating_duration_since(now)))
+        });
+        match wait {
             None => false,
             Some(after) if after.is_zero() => false,
             Some(after) => {
@@ -245,9 +281,7 @@ impl QueueOps for GenQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        // Every packet that is issued is made, and leaves the source.
-        let report = |pacer: &Pacer| Pace { sent: pacer.issued(), ..pacer.report() };
-        let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(report);
+        let pace = self.report();
         Counters { rx_nombuf: self.rx_nombuf, pace, ..Counters::default() }
     }
 

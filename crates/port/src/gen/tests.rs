@@ -95,8 +95,26 @@ fn a_packet_is_late_once_however_long_it_waits_for_a_frame() {
     let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64).packets).sum();
     let pace = queue.counters().pace.unwrap();
     // The median is reported from 20 observations on.
-    assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
-    assert_eq!((pace.sent, pace.unsent), (4, 0));
+    assert_eq!((more, pace.sent, pace.late_p50_ns), (3, 4, None));
+    // At least 1001 packets are due in a millisecond.
+    assert!(pace.asked > 1000 && pace.unsent == pace.asked - 4, "{pace:?}");
+}
+
+#[test]
+fn late_packets_of_the_paced_time_are_made_before_unpaced_ones() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let spec = crate::parse("gen:,rate=1kpps,rate_for=20ms").unwrap();
+    let mut queue = GenQueue::new(Traffic::of(&spec).unwrap(), None).unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+    assert_eq!(queue.counters().pace.map(|pace| (pace.asked, pace.unsent)), Some((0, 0)));
+    assert_eq!(queue.rx(&mut mem, &mut batch, 1).packets, 1);
+    // 20 packets are due in this time, the last one after 19 ms.
+    std::thread::sleep(Duration::from_millis(20));
+    for (budget, made, sent) in [(8, 8, 9), (32, 11, 20), (32, 32, 20)] {
+        assert_eq!(queue.rx(&mut mem, &mut batch, budget).packets, made);
+        let pace = queue.counters().pace.unwrap();
+        assert_eq!((pace.asked, pace.sent, pace.unsent), (20, sent, 20 - sent), "{pace:?}");
+    }
 }
 
 #[test]
@@ -157,6 +175,17 @@ fn packets_are_unpaced_after_the_paced_time_has_ended() {
     let numbers: Vec<u64> = batch.iter().map(|p| stamp::read(p.data()).unwrap().seq).collect();
     assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
     assert!(Port::open("gen:,rate_for=1s").unwrap_err().why.contains("rate"));
+}
+
+#[test]
+fn wait_ends_with_the_paced_time_although_no_paced_packet_is_due() {
+    let mut port = Port::open("gen:,rate=1pps,rate_for=50ms").unwrap();
+    let mut batch = Batch::with_capacity(64);
+    assert_eq!(port.rx(&mut batch), 1);
+    // The second packet would be due after 1 s.
+    assert!(port.wait(Some(Duration::from_millis(800))).unwrap());
+    assert!(port.wait(Some(Duration::ZERO)).unwrap(), "the rate has ended, and nothing was made");
+    assert_eq!(port.rx(&mut batch), 63);
 }
 
 #[test]

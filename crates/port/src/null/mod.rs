@@ -10,7 +10,7 @@ use linerate_sys::wait::TimerFd;
 
 use crate::caps::Caps;
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
-use crate::host::RETRY;
+use crate::host::Retry;
 use crate::obtained::Obtained;
 use crate::queue::{QueueOps, Want};
 use crate::spec::Spec;
@@ -21,7 +21,7 @@ use crate::units;
 const SIZE_BYTES: u64 = 60;
 
 /// Most queues of a port.
-const QUEUES_MAX: u64 = 64;
+const QUEUES_MAX: u32 = 64;
 
 /// The driver of `null:[size=60][,queues=1]`.
 #[derive(Debug)]
@@ -45,16 +45,10 @@ impl Driver for Null {
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         let size_bytes = spec.value("size", units::count)?.unwrap_or(SIZE_BYTES) as usize;
-        let queues = spec.value("queues", queues)?.unwrap_or(1);
+        let queues = spec.queues(QUEUES_MAX)?;
         spec.finish()?;
         Ok(Box::new(NullPlan { spec: spec.clone(), size_bytes, queues }))
     }
-}
-
-/// Parses the number of queues.
-fn queues(text: &str) -> std::result::Result<usize, String> {
-    let n = units::count(text).ok().filter(|n| (1..=QUEUES_MAX).contains(n));
-    n.map(|n| n as usize).ok_or_else(|| format!("'{text}' is not a number from 1 to {QUEUES_MAX}"))
 }
 
 struct NullPlan {
@@ -79,7 +73,7 @@ impl Plan for NullPlan {
             let timer = TimerFd::new()?;
             // Setting the timer cannot fail.
             let _ = timer.set_at(Some(Instant::now()));
-            let queue = NullQueue { timer, size_bytes, retry_at: None, rx_nombuf: 0 };
+            let queue = NullQueue { timer, size_bytes, starved: Retry::default(), rx_nombuf: 0 };
             Ok(Box::new(queue) as Box<dyn QueueOps>)
         };
         let mut obtained = Obtained::new(&self.spec.name, format!("null, {size_bytes} B"), room);
@@ -93,8 +87,8 @@ struct NullQueue {
     /// Timer that has fired and is never drained, because there is always work, unless the pool has no frame.
     timer: TimerFd,
     size_bytes: usize,
-    /// Time of the next attempt, after the pool had no frame.
-    retry_at: Option<Instant>,
+    /// The next attempt, after the pool had no frame.
+    starved: Retry,
     rx_nombuf: u64,
 }
 
@@ -105,8 +99,7 @@ impl QueueOps for NullQueue {
         let n = mem.alloc(out, want);
         out.commit_behind(before, self.size_bytes);
         self.rx_nombuf += u64::from(n < want);
-        let starved = n == 0 && want > 0;
-        self.retry_at = if starved { Instant::now().checked_add(RETRY) } else { None };
+        self.starved = if n == 0 && want > 0 { Retry::later() } else { Retry::default() };
         Moved { packets: n, bytes: (n * self.size_bytes) as u64 }
     }
 
@@ -115,14 +108,11 @@ impl QueueOps for NullQueue {
     }
 
     fn arm(&mut self, want: Want) -> bool {
-        match self.retry_at {
-            // If the timer cannot be set, return false, so that the caller polls too often and not
-            // too rarely.
-            Some(at) if want == Want::Frames && at > Instant::now() => {
-                self.timer.set_at(Some(at)).is_ok()
-            }
-            _ => false,
-        }
+        // If the timer cannot be set, return false, so that the caller polls too often and not too
+        // rarely.
+        want == Want::Frames
+            && self.starved.is_pending()
+            && self.timer.set_at(self.starved.at()).is_ok()
     }
 
     fn counters(&mut self) -> Counters {

@@ -12,8 +12,11 @@
 //! ```
 //!
 //! A capture is hostile: whatever is wrong with it ends the reading with the offset and the reason,
-//! and the packets before it stay good. What cannot be written is dropped and counted, and a file
-//! ends with a whole packet whatever happened.
+//! and the packets before it stay good. What cannot be written is dropped and counted, and a
+//! regular file that the port names then ends with a whole packet. A pipe or the standard output
+//! can end with a part of one.
+//!
+//! Writing waits for room: if the reader of a pipe stalls, the worker stalls with all of its ports.
 
 mod config;
 mod examine;

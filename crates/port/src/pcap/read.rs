@@ -14,7 +14,7 @@ use super::format::{CaptureError, Reader, Step};
 use super::replay::Replay;
 use super::source::Source;
 use crate::caps::{Caps, Copies};
-use crate::host::RETRY;
+use crate::host::Retry;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
@@ -142,7 +142,7 @@ impl QueueOps for ReadQueue {
             let Some(mut skb) = mem.alloc_copy(record.data) else {
                 // The record stays for the next call.
                 self.rx_nombuf += 1;
-                self.alarm = Instant::now().checked_add(RETRY);
+                self.alarm = Retry::later().at();
                 break;
             };
             skb.set_stamp_ns(record.time_ns);

@@ -1,20 +1,19 @@
 //! Tests of the port with files of every kind: regular, damaged, slow, full and deleted.
 
+mod opening;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::format::Order;
 use super::locked::Locked;
 use super::write::WriteQueue;
 use super::*;
 use crate::Port;
-use crate::doctor::Level;
 use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
@@ -323,75 +322,6 @@ fn a_capture_of_another_link_type_is_copied_as_it_is() {
     let file = scratch.file("empty.pcap", &classic(true, false, 113, &[]));
     let empty = copied(&scratch, &file, ",link=any");
     assert!(kinds(&empty).is_empty() && empty.len() > 60, "it declares an interface");
-}
-
-#[test]
-fn what_cannot_be_opened_says_why() {
-    let scratch = Scratch::new();
-    let folder = scratch.0.display().to_string();
-    let cooked = scratch.file("cooked.pcap", &classic(false, false, 113, &[(1, 1, b"x")]));
-    let text = scratch.file("notes.txt", b"not a capture");
-    let packed = scratch.file("a.pcap.gz", b"\x1f\x8b\x08\x00 and so on");
-    let pool = pool(4);
-    for (port, code, why) in [
-        (format!("{folder}/none.pcap"), Code::File, "No such file"),
-        (folder.clone(), Code::File, "directory"),
-        (format!("{folder},write"), Code::File, "directory"),
-        (format!("{folder}/no/where.pcap,write"), Code::File, "No such file"),
-        (cooked, Code::Capture, "link type 113 (LINUX_SLL), not Ethernet"),
-        (text, Code::Capture, "neither pcap nor pcapng"),
-        (packed, Code::Capture, "1f 8b 08 00"),
-        ("/dev/null".into(), Code::Capture, "ends after 0 of 4 bytes"),
-        ("/dev/full,write".into(), Code::File, "No space left"),
-    ] {
-        let e = Port::open_with(&format!("pcap:{port}"), &pool).unwrap_err();
-        assert_eq!(e.code, code, "{e}");
-        assert!(e.why.contains(why) && !e.fix.is_empty(), "{e}");
-    }
-}
-
-#[test]
-fn only_a_capture_or_an_empty_file_is_overwritten() {
-    let scratch = Scratch::new();
-    let pool = pool(4);
-    let notes = "notes of a week";
-    for (content, is_kept) in [
-        (notes.as_bytes(), true),
-        (b"abc", true),
-        (&classic(true, false, 1, &[(1, 1, b"x")]), false),
-        (&classic(false, true, 1, &[]), false),
-        (b"", false),
-    ] {
-        let file = scratch.file("file", content);
-        let port = format!("pcap:{file},write");
-        let mut found = Findings::default();
-        examine::examine(Mode::Write, &crate::parse(&port).unwrap(), &mut found);
-        let missed = found.into_vec().iter().any(|found| found.level == Level::Miss);
-        let opened = Port::open_with(&port, &pool).map(drop);
-        assert_eq!((opened.is_err(), missed), (is_kept, is_kept), "{content:?} {opened:?}");
-        assert_eq!(fs::read(&file).unwrap() == content, is_kept, "{content:?}");
-        if let Err(e) = opened {
-            assert!(e.code == Code::File && e.why.contains("no capture"), "{e}");
-            assert!(e.fix.contains("another file"), "{e}");
-        }
-    }
-}
-
-#[test]
-fn a_file_that_may_be_written_and_not_read_is_kept_and_the_error_says_so() {
-    let scratch = Scratch::new();
-    let file = scratch.file("file", &classic(true, false, 1, &[]));
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o200)).unwrap();
-    let e = std::thread::scope(|scope| {
-        let of_no_privilege = || {
-            let none = CapabilitySet::empty();
-            let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-            set_capabilities(None, sets).unwrap();
-            Port::open_with(&format!("pcap:{file},write"), &pool(4)).unwrap_err()
-        };
-        scope.spawn(of_no_privilege).join().unwrap()
-    });
-    assert!(e.code == Code::File && e.why.contains("Permission denied"), "{e}");
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Writing: makes the records of a file from skbs.
 //!
 //! A packet counts as sent when the kernel has taken all of its block, which costs one write(2) a
-//! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
-//! behind the last whole one, and the queue has failed for good.
+//! batch. When a write fails, the packets whose blocks are not whole are dropped, and the queue has
+//! failed for good. A regular file that the port names is cut after the last whole block; a pipe
+//! and the standard output are not cut.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
@@ -18,6 +20,7 @@ use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer, is_capture};
 use super::locked::Locked;
 use crate::caps::{Caps, Copies};
+use crate::host::retry_for;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 
 /// Name of the interface in the capture.
@@ -26,6 +29,9 @@ pub(super) const INTERFACE: &str = "linerate";
 /// Most link types of one capture, each of which is an interface in it. Packets of further types are dropped, so
 /// that finding the interface of a packet stays cheap whatever a captured file says.
 const LINKS_MAX: usize = 32;
+
+/// Longest wait for the reader of a FIFO.
+const READER_WAIT: Duration = Duration::from_millis(500);
 
 /// Opens a capture for writing, and writes its header.
 pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
@@ -41,10 +47,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
             WriteQueue::new(Locked::new(file.into()), name, any, |_, _| {})
         }
         Place::File(path) => {
-            // Do not truncate here, but below, when it is known that no other port uses the file.
-            let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
-            let mut file = Locked::new(file);
+            let mut file = Locked::new(opened(path, &name)?);
             if empty(&mut file, path, &name)? {
                 WriteQueue::new(file, name, any, cut)
             } else {
@@ -54,7 +57,28 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
     }
 }
 
-fn refused(name: &str, why: &str) -> Error {
+/// Opens a file for writing, and creates it if there is none.
+fn opened(path: &Path, name: &str) -> Result<File> {
+    // Without O_NONBLOCK, opening a FIFO would wait for its reader. Writes wait for room all the
+    // same. Do not truncate here, but later, when it is known that no other port uses the file.
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
+    let has_no_reader = |e: &io::Error| {
+        let is_fifo = || path.metadata().is_ok_and(|there| there.file_type().is_fifo());
+        e.raw_os_error() == Some(libc::ENXIO) && is_fifo()
+    };
+    // A shell starts the reader at the same time.
+    retry_for(READER_WAIT, has_no_reader, || options.open(path)).map_err(|e| {
+        if has_no_reader(&e) {
+            let fix = format!("start the reader first, for example: tcpdump -nn -r {name}");
+            return refused(name, "no process reads the pipe").fix(fix);
+        }
+        refused(name, &format!("open: {e}"))
+    })
+}
+
+/// Returns the error of a file that cannot be written.
+pub(super) fn refused(name: &str, why: &str) -> Error {
     Error::new(Code::File, format!("cannot write {name}"), why)
         .fix("name a file in an existing, writable folder with free space: df -h")
 }

@@ -216,8 +216,9 @@ impl QueueOps for End {
         let gone = self.peer_gone();
         let Some(inbox) = self.inbox.as_mut() else { return Moved::default() };
         let before = out.len();
-        let n = inbox.pop(out, budget.min(out.spare()));
-        self.finished |= gone && n == 0 && budget > 0;
+        let most = budget.min(out.spare());
+        let n = inbox.pop(out, most);
+        self.finished |= gone && n == 0 && most > 0;
         if n > 0 {
             self.wake_peer(Events::ROOM);
         }
@@ -384,6 +385,26 @@ mod tests {
         assert!(a.wait(None).unwrap());
         assert_eq!(a.health(), Health::Finished);
         assert!(!a.wait(Some(Duration::ZERO)).unwrap());
+    }
+
+    #[test]
+    fn a_full_batch_does_not_end_a_ring_in_which_packets_wait() {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let (mut near, mut far) = super::pair("r", 4, &pool).unwrap();
+        let (mut mem, mut sent) = (pool.local(), Batch::with_capacity(3));
+        assert_eq!(mem.alloc(&mut sent, 3), 3);
+        assert_eq!(far.queues[0].xmit(&mut mem, &mut sent).packets, 3);
+        drop(far);
+        let (queue, mut got) = (&mut near.queues[0], Batch::with_capacity(2));
+        for packets in [2, 0] {
+            assert_eq!(queue.rx(&mut mem, &mut got, 4).packets, packets);
+            assert_eq!(queue.health(), Health::Up);
+        }
+        got.clear();
+        for (packets, health) in [(1, Health::Up), (0, Health::Finished)] {
+            assert_eq!(queue.rx(&mut mem, &mut got, 4).packets, packets);
+            assert_eq!(queue.health(), health);
+        }
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Source: draft-ietf-opsawg-pcap sections 4 and 5. Zone and significant figures are always zero
-//! in practice, and ignored as libpcap does. Of the link type, the upper half tells about a frame
-//! check sequence at the end of the packets; such files are read with it left on.
+//! in practice, and ignored as libpcap does. The snapshot length is ignored, too: some programs
+//! write longer packets. Of the link type, the upper half tells about a frame check sequence at the
+//! end of the packets; such files are read with it left on.
 
 use std::io::Read;
 
@@ -20,8 +21,6 @@ pub struct Classic {
     order: Order,
     /// Nanoseconds in one unit of the time's fraction.
     unit_ns: u32,
-    /// The most bytes a packet may have.
-    packet_len_max: u32,
     link_type: LinkType,
 }
 
@@ -44,7 +43,7 @@ impl Classic {
         order: Order,
         nanos: bool,
     ) -> Result<Self, CaptureError> {
-        let [version, _zone, _sigfigs, snaplen, link] = order.u32s(input.words()?);
+        let [version, _zone, _sigfigs, _snaplen, link] = order.u32s(input.words()?);
         let (major, minor) = order.halves(version);
         if (major, minor) != (2, 4) {
             return Err(input.error(Fault::Version { major, minor }));
@@ -52,7 +51,6 @@ impl Classic {
         Ok(Classic {
             order,
             unit_ns: if nanos { 1 } else { 1000 },
-            packet_len_max: packet_len_max(snaplen),
             link_type: LinkType(link as u16),
         })
     }
@@ -63,8 +61,8 @@ impl Classic {
     ) -> Result<Option<PacketRecord>, CaptureError> {
         let Some(header) = input.start()? else { return Ok(None) };
         let [seconds, fraction, len, orig_len] = self.order.u32s(header);
-        if len > self.packet_len_max {
-            let (len, max) = (len.into(), self.packet_len_max.into());
+        if len as usize > PACKET_LEN_MAX {
+            let (len, max) = (len.into(), PACKET_LEN_MAX as u64);
             return Err(input.error(Fault::PacketTooLong { len, max }));
         }
         if fraction >= 1_000_000_000 / self.unit_ns {
@@ -79,11 +77,4 @@ impl Classic {
             data,
         }))
     }
-}
-
-/// Returns the longest packet that a file or interface with this snapshot length may have; zero
-/// means no limit.
-pub fn packet_len_max(snaplen: u32) -> u32 {
-    let cap = PACKET_LEN_MAX as u32;
-    if snaplen == 0 { cap } else { snaplen.min(cap) }
 }

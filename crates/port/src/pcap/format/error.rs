@@ -39,7 +39,7 @@ pub enum Fault {
     PacketTooLong {
         /// Length that the packet claims, in bytes.
         len: u64,
-        /// Bytes allowed by the snapshot length or by [`super::PACKET_LEN_MAX`].
+        /// Bytes allowed by [`super::PACKET_LEN_MAX`], or in pcapng by the snapshot length.
         max: u64,
     },
     /// A packet longer than its block.

@@ -14,10 +14,9 @@
 use std::io::Read;
 use std::ops::Range;
 
-use super::classic::packet_len_max;
 use super::input::{Input, Order};
 use super::reader::{LinkType, Next, PacketRecord};
-use super::{BLOCK_LEN_MAX, CaptureError, Fault, INTERFACES_MAX};
+use super::{BLOCK_LEN_MAX, CaptureError, Fault, INTERFACES_MAX, PACKET_LEN_MAX};
 
 const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
@@ -293,6 +292,13 @@ enum Unit {
     NanosOver(u64),
     /// A second shifted right by this number of bits.
     SecondShifted(u8),
+}
+
+/// Returns the longest packet that an interface with this snapshot length may have; zero means no
+/// limit.
+fn packet_len_max(snaplen: u32) -> u32 {
+    let cap = PACKET_LEN_MAX as u32;
+    if snaplen == 0 { cap } else { snaplen.min(cap) }
 }
 
 impl Unit {

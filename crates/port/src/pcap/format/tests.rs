@@ -194,8 +194,7 @@ fn classic_lengths_that_lie_are_named_with_their_offset() {
         fault(&[good.clone(), record].concat())
     };
     let says = |text: &str| (44, text.to_owned());
-    assert_eq!(with(&[1, 2, 97, 97], 97), says("a packet of 97 bytes; the maximum is 96"));
-    let huge = "a packet of 4294967295 bytes; the maximum is 96";
+    let huge = "a packet of 4294967295 bytes; the maximum is 262144";
     assert_eq!(with(&[1, 2, u32::MAX, 97], 97), says(huge));
     assert_eq!(with(&[1, 2, 50, 97], 20), says("the file ends after 20 of 50 bytes"));
     assert_eq!(with(&[1, 2, 50], 0), says("the file ends after 12 of 16 bytes"));
@@ -207,6 +206,14 @@ fn classic_lengths_that_lie_are_named_with_their_offset() {
     assert_eq!((offset, &*text), (24, "a packet of 262145 bytes; the maximum is 262144"));
     let largest = classic(order, true, (0, 1), &[(1, 2, &[0; PACKET_LEN_MAX])]);
     assert_eq!(read_all(&largest).0.len(), 1);
+}
+
+#[test]
+fn packet_above_the_snapshot_length_of_a_classic_capture_is_read() {
+    let packets: [(u32, u32, &[u8]); 2] = [(1, 2, &[7; 97]), (3, 4, b"next")];
+    let (read, error) = read_all(&classic(Order::Little, false, (96, 1), &packets));
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(read.iter().map(|packet| packet.4.len()).collect::<Vec<_>>(), [97, 4]);
 }
 
 #[test]

@@ -14,10 +14,10 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 /// could be read. [`Writer::whole_len`] is where to truncate the file so that it ends with a whole
 /// block, and [`Writer::packets_whole`] is how many packets it has then.
 ///
-/// A sink that would block has failed, too: the file must be a blocking one.
+/// `WouldBlock` from the sink is a failure, too: a sink without room waits until it has some.
 ///
-/// Who counts the packets that are not whole as lost calls `give_up`, so that they are not
-/// written later all the same.
+/// A caller that counts the packets that are not whole as lost calls `give_up`, so that they are
+/// not written later.
 ///
 /// Dropping flushes as well, but cannot report a failure; call [`Writer::flush`] first.
 #[derive(Debug)]
