@@ -1,5 +1,7 @@
 //! Capabilities of a queue, as data instead of methods.
 
+use std::time::Duration;
+
 /// Capabilities of a queue, which decide what work the layers above its driver do.
 ///
 /// A driver names what differs from the default, which is right for a device that copies and does nothing
@@ -12,6 +14,9 @@ pub struct Caps {
     pub copies: Copies,
     /// Most packets that can wait in the queue's receive ring; `None` if unknown.
     pub rx_ring_len: Option<u32>,
+    /// The packets that the device gathers by itself before it signals them. A hold that gathers no more would save no
+    /// wake-up.
+    pub rx_gathers: Gathers,
     /// True if a caller that waits for transmit room should sleep in
     /// [`QueueOps::arm`](crate::QueueOps::arm): the device signals room, or continues to send only
     /// when the caller calls it. False if the caller should poll again within 50 µs: the device
@@ -38,6 +43,7 @@ impl Caps {
     pub const IN_PROCESS: Caps = Caps {
         copies: Copies::Never,
         rx_ring_len: None,
+        rx_gathers: Gathers::NOTHING,
         notifies_tx_space: true,
         checksum: TxOffload::All,
         gso: TxOffload::All,
@@ -53,6 +59,21 @@ impl Default for Caps {
         let none = TxOffload::None;
         Caps { copies, checksum: none, gso: none, keeps_vlan: false, ..Caps::IN_PROCESS }
     }
+}
+
+/// The packets that a device gathers by itself before it signals them: those of a time, or of a number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gathers {
+    /// The longest time for which it keeps a packet back, or less if it counts in coarser units; zero if it signals
+    /// each.
+    pub time: Duration,
+    /// Number of bytes after which it signals earlier.
+    pub bytes: u32,
+}
+
+impl Gathers {
+    /// A device that signals each packet.
+    pub const NOTHING: Gathers = Gathers { time: Duration::ZERO, bytes: 0 };
 }
 
 /// When a driver copies a packet's bytes.

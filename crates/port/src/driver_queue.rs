@@ -36,6 +36,7 @@ impl DriverQueue {
         let gathers = from_outside && ops.counters().pace.is_none();
         let mut moderator = Moderator::new(Moderation::default(), gathers);
         moderator.set_ring_len(caps.rx_ring_len);
+        moderator.set_gathers(caps.rx_gathers);
         let (stats, tx_lost, none) = (Arc::default(), Moved::default(), Batch::with_capacity(0));
         DriverQueue { prep, ops, stats, origin, tx_lost, moderator, none }
     }

@@ -48,7 +48,7 @@ pub mod verbs;
 pub mod wrap;
 pub mod xdp;
 
-pub use caps::{Caps, Copies, Origin, TxOffload};
+pub use caps::{Caps, Copies, Gathers, Origin, TxOffload};
 pub use driver::{
     Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan, open_plan,
 };

@@ -77,7 +77,7 @@ impl Queue {
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         if self.sleep != Sleep::Awake {
-            self.woken(true);
+            return self.rx_after_sleep(batch);
         }
         let (budget, dry) = (batch.spare(), self.mem.starved());
         let n = self.ops.rx(&mut self.mem, batch, budget);
@@ -88,7 +88,8 @@ impl Queue {
         n
     }
 
-    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order. A packet that a
+    /// driver multiplies counts as its copies: the batch's length says what left.
     ///
     /// What the device does not do is done first: a missing checksum is computed, a superframe is cut. It
     /// counts as its segments, when they leave; those for which there is no room yet go with the next call.

@@ -30,6 +30,8 @@ pub trait QueueOps: AsFd + Send {
     ///
     /// Shape:  batch[0..n) -> device (freed as sent); batch[n..) stays the caller's. What can never
     ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch too.
+    /// Units:  packets; one that the driver multiplies counts as its copies: the batch's length says
+    ///         what left.
     /// Cost:   one doorbell a call, however many packets.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
 

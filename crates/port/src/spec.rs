@@ -5,7 +5,7 @@
 //! where others have the argument: `gen:rate=1Mpps`, or `gen:,rate=1Mpps`.
 
 use std::cell::RefCell;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use linerate_skb::{Code, Error, Result};
 
@@ -13,7 +13,7 @@ use crate::moderation::Moderation;
 use crate::wrap::toll::Toll;
 
 /// A parsed port text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Spec {
     /// The port's name in reports: the part before `=`, else the argument, else the driver.
     pub name: String,
@@ -179,6 +179,19 @@ impl Spec {
         }
     }
 
+    /// Returns the value of `queues`, a port's number of queues: from 1 to `most`, and 1 if the text
+    /// has no such key.
+    ///
+    /// # Errors
+    /// As [`Spec::value`].
+    pub(crate) fn queues(&self, most: u32) -> Result<usize> {
+        let number = |text: &str| match text.parse::<u32>() {
+            Ok(n) if (1..=most).contains(&n) => Ok(n as usize),
+            _ => Err(format!("how many, 1 to {most}")),
+        };
+        Ok(self.value("queues", number)?.unwrap_or(1))
+    }
+
     /// Removes `key` from the text and returns its value, parsed by `parse`: for an option of every
     /// port, which drivers do not read.
     ///
@@ -250,6 +263,18 @@ impl Spec {
     }
 }
 
+/// Displays the text and the options without the secret of a memif port.
+impl fmt::Debug for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spec")
+            .field("text", &self.shown_text())
+            .field("moderation", &self.moderation)
+            .field("toll", &self.toll)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Returns a port text, or a part of it, for errors, without its secret: also where a wrong character
 /// stands before the option or in place of its `=`.
 pub(crate) fn shown(text: &str) -> String {
@@ -274,10 +299,21 @@ const SECRET: &str = "secret";
 struct Refused(String, &'static str);
 
 /// The options of a port text, and which of them the driver has read.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Options {
     pairs: Vec<(String, Option<String>)>,
     asked: RefCell<Vec<String>>,
+}
+
+/// Displays the options as they are written, without the secret of a memif port.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let option = |(key, value): &(String, Option<String>)| match value {
+            Some(value) => shown(&format!("{key}={value}")),
+            None => shown(key),
+        };
+        f.debug_list().entries(self.pairs.iter().map(option)).finish()
+    }
 }
 
 impl PartialEq for Options {
@@ -488,6 +524,10 @@ mod tests {
             ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
         ] {
             assert_eq!(shown(text), said);
+            if let Ok(spec) = parse(text) {
+                let debug = format!("{spec:?}");
+                assert!(debug.contains("***") && !debug.contains("hunter2"), "{debug}");
+            }
             let refused = parse(text).and_then(|spec| {
                 spec.value("secret", |text| Ok::<_, String>(text.to_owned()))?;
                 spec.value("id", str::parse::<u32>)?;
@@ -520,6 +560,7 @@ mod tests {
             ("packet:x,moderation=nappi", "no mode 'nappi'", "did you mean napi"),
             ("packet:x,moderation", "no mode ''", "interrupt napi"),
             ("packet:x,moderation=fixed:frames=0", "not '0'", "32 packets"),
+            ("packet:x,moderation=fixed:usecs=1,usecs=2", "'usecs' is given twice", "leave out"),
         ] {
             let e = parse(text).unwrap_err();
             assert!(e.code == Code::PortSyntax && e.why.contains(why), "{e}");

@@ -42,7 +42,8 @@ pub struct QueueCounts {
     pub polls: u64,
     /// Polls that found nothing.
     pub polls_empty: u64,
-    /// Ends of a sleep by the device, which woke the queue's owner.
+    /// Ends of a sleep by the device, which woke the queue's owner; for a program that sleeps by itself, behind
+    /// [`Queue::arm`](crate::Queue::arm), those that brought packets.
     pub wakeups: u64,
     /// Ends of a sleep by the timer of a hold.
     pub hold_ends: u64,
@@ -172,15 +173,16 @@ pub struct Counters {
     pub pace: Option<Pace>,
 }
 
-/// Result of a paced run.
+/// Result of a paced run. Packets become due when the source is asked for packets: while the output
+/// has no room at all, nothing becomes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pace {
-    /// Packets that were due.
+    /// Packets that were due at the last request.
     pub asked: u64,
     /// Packets that left the source.
     pub sent: u64,
-    /// Packets that were due and were not sent.
+    /// Packets that were due at the last request and were not sent.
     pub unsent: u64,
     /// Median lateness against the intended time; `None` if too few packets were sent.
     pub late_p50_ns: Option<u64>,

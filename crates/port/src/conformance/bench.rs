@@ -113,7 +113,7 @@ impl Bench {
     }
 
     pub fn arrivals(&self, packets: &[Packet]) -> Arrivals {
-        Arrivals::of(packets, self.limits.ordered)
+        Arrivals::of(packets)
     }
 
     /// Returns the length in bytes of the longest packet that can pass.

@@ -66,7 +66,6 @@ pub(super) struct Limits {
     pub window_packets: usize,
     pub drops_unread: bool,
     pub blocks_when_full: bool,
-    pub ordered: bool,
     pub works_alone: bool,
     pub patience: Duration,
 }
@@ -81,7 +80,6 @@ impl Rig {
             window_packets: 64,
             drops_unread: false,
             blocks_when_full: false,
-            ordered: true,
             works_alone: false,
             patience: Duration::from_secs(5),
         };
@@ -181,13 +179,6 @@ impl Rig {
     #[must_use]
     pub fn blocks_when_full(mut self) -> Rig {
         self.limits.blocks_when_full = true;
-        self
-    }
-
-    /// Declares that the device may reorder packets, even within a flow.
-    #[must_use]
-    pub fn unordered(mut self) -> Rig {
-        self.limits.ordered = false;
         self
     }
 

@@ -74,13 +74,11 @@ pub(super) struct Arrivals {
     /// The number of the last packet that has arrived, for each flow.
     last: BTreeMap<u8, Option<u32>>,
     came: usize,
-    ordered: bool,
 }
 
 impl Arrivals {
-    pub fn of(packets: &[Packet], ordered: bool) -> Arrivals {
-        let mut arrivals =
-            Arrivals { expected: BTreeMap::new(), last: BTreeMap::new(), came: 0, ordered };
+    pub fn of(packets: &[Packet]) -> Arrivals {
+        let mut arrivals = Arrivals { expected: BTreeMap::new(), last: BTreeMap::new(), came: 0 };
         arrivals.expect(packets);
         arrivals
     }
@@ -113,9 +111,7 @@ impl Arrivals {
             panic!("{name} came, which was never sent")
         };
         assert!(!*came, "{name} came twice");
-        if self.ordered {
-            assert!(*last < Some(seq), "{name} came after packet {}", last.unwrap_or(0));
-        }
+        assert!(*last < Some(seq), "{name} came after packet {}", last.unwrap_or(0));
         assert_eq!(skb.len(), *len, "bytes that {name} came with, and that it was sent with");
         let mut bytes = vec![0; skb.len()];
         let copied = skb.copy_to(0, &mut bytes);

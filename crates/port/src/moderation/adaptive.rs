@@ -45,6 +45,8 @@ pub enum Why {
     Thin,
     /// A trial gathered no packets, because a peer waits for each answer.
     Waited,
+    /// The device gathers as many packets by itself.
+    Device,
     /// Packets are held.
     Held,
 }
@@ -72,6 +74,8 @@ pub(super) struct Adaptive {
     backoff: Duration,
     /// True if the last poll found no packet.
     empty: bool,
+    /// True if the last hold was left out because the device gathers as many packets by itself.
+    is_left_to_device: bool,
 }
 
 impl Default for Adaptive {
@@ -86,20 +90,22 @@ impl Default for Adaptive {
             retry_at: None,
             backoff: BACKOFF_MIN,
             empty: false,
+            is_left_to_device: false,
         }
     }
 }
 
 impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
-    /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather
-    /// for `late` longer than the hold.
+    /// nothing. `target` returns the longest hold that the goal allows at a rate, and `pays` returns true if a hold
+    /// gathers more at a rate than the device does by itself; packets gather for `late` longer than the hold.
     pub fn round(
         &mut self,
         now: Instant,
         late: Duration,
         arrivals: &mut Arrivals,
         target: impl Fn(f64) -> Duration,
+        pays: impl Fn(Duration, f64) -> bool + Copy,
     ) -> Option<Duration> {
         let Some(window) = arrivals.so_far(now) else {
             arrivals.restart(now);
@@ -123,10 +129,11 @@ impl Adaptive {
                     arrivals.forget_rate();
                     arrivals.close(now);
                     let may = self.retry_at.is_none_or(|at| now >= at);
-                    return if may { self.enter(rate, longest) } else { None };
+                    return if may { self.enter(rate, longest, pays) } else { None };
                 }
                 // The packets are too rare for a rate: begin a new count.
                 if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
+                    self.is_left_to_device = false;
                     arrivals.restart(now);
                 }
                 None
@@ -141,7 +148,7 @@ impl Adaptive {
                 if rounds >= HOPELESS && 4.0 * gathered < expected
                     || rounds >= TRIAL && 2.0 * gathered < expected
                 {
-                    return self.fail(now, arrivals);
+                    return self.fail(now, arrivals, pays);
                 }
                 if rounds >= TRIAL {
                     (self.backoff, self.failed) = (BACKOFF_MIN, false);
@@ -152,14 +159,15 @@ impl Adaptive {
             Phase::Held { until } => {
                 arrivals.close(now);
                 let rate = arrivals.rate();
-                if until.is_none_or(|at| now >= at) || rate * nanos(self.hold + late) < EXIT {
+                let longest = target(rate);
+                let is_thin = rate * nanos(self.hold + late) < EXIT;
+                if until.is_none_or(|at| now >= at) || is_thin || !pays(self.hold, rate) {
                     self.release(arrivals, now);
                     return None;
                 }
-                let longest = target(rate);
                 // Holding cannot raise the rate of peers that wait, so a longer hold is tried at once.
                 if packets > 0 && rate > self.natural && longest > self.cap + self.cap / 8 {
-                    return self.enter(rate, longest);
+                    return self.enter(rate, longest, pays);
                 }
                 self.adjust(longest.min(self.cap));
                 (packets > 0).then_some(self.hold)
@@ -184,6 +192,8 @@ impl Adaptive {
             (Some(self.hold), Why::Held)
         } else if self.retry_at.is_some() {
             (None, Why::Waited)
+        } else if self.is_left_to_device {
+            (None, Why::Device)
         } else {
             (None, Why::Thin)
         }
@@ -194,9 +204,18 @@ impl Adaptive {
     }
 
     /// Begins a trial of `longest`, if it would gather packets.
-    fn enter(&mut self, rate: f64, longest: Duration) -> Option<Duration> {
+    fn enter(
+        &mut self,
+        rate: f64,
+        longest: Duration,
+        pays: impl Fn(Duration, f64) -> bool,
+    ) -> Option<Duration> {
         self.retry_at = None;
         if longest < HOLD_MIN || rate * nanos(longest + self.late) < ENTER {
+            return None;
+        }
+        self.is_left_to_device = !pays(longest, rate);
+        if self.is_left_to_device {
             return None;
         }
         (self.natural, self.cap, self.hold) = (rate, longest, longest);
@@ -205,9 +224,14 @@ impl Adaptive {
     }
 
     /// Halves a hold that gathered too few packets; gives up if the half is too short.
-    fn fail(&mut self, now: Instant, arrivals: &mut Arrivals) -> Option<Duration> {
+    fn fail(
+        &mut self,
+        now: Instant,
+        arrivals: &mut Arrivals,
+        pays: impl Fn(Duration, f64) -> bool,
+    ) -> Option<Duration> {
         self.failed = true;
-        let half = self.enter(self.natural, self.hold / 2);
+        let half = self.enter(self.natural, self.hold / 2, pays);
         // Forget the rate, because it was measured with the longer hold.
         arrivals.forget_rate();
         if half.is_none() {

@@ -21,7 +21,7 @@ const OUTLIER: f64 = 4.0;
 /// CPU time of a wake-up and of a packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// Cost of a sleep and its wake-up, in nanoseconds.
+    /// Cost of a sleep and its wake-up, in nanoseconds. A worker's does not include arming.
     pub wake_ns: f64,
     /// Cost of a packet, in nanoseconds.
     pub packet_ns: f64,
@@ -81,6 +81,13 @@ impl CostMeter {
         if self.last.is_none_or(|last| now.saturating_duration_since(last.at) >= PERIOD) {
             self.before = Some(cpu_ns());
         }
+    }
+
+    /// Drops the reading of [`falls_asleep`](CostMeter::falls_asleep), because the thread does not
+    /// sleep: a later sleep would be measured from it.
+    #[inline]
+    pub fn stay_awake(&mut self) {
+        self.before = None;
     }
 
     /// Returns true if the sleep that ended is a sample.
@@ -190,6 +197,16 @@ mod tests {
         assert!(!sample(later, 90_200_000, 90_100_000, 40), "less than before the sleep");
         assert!(sample(later + PERIOD, 90_150_000, 90_200_000, 50));
         assert_eq!(meter.woke(later, 0, 0, 0), None, "not a sample");
+    }
+
+    #[test]
+    fn a_thread_that_stays_awake_gives_no_sample() {
+        let (mut meter, now) = (CostMeter::default(), Instant::now());
+        meter.falls_asleep(now, || 1_000);
+        meter.stay_awake();
+        assert!(!meter.is_sample());
+        meter.falls_asleep(now, || 2_000);
+        assert!(meter.is_sample(), "it is still due");
     }
 
     #[test]

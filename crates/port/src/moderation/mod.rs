@@ -21,6 +21,7 @@ mod arrivals;
 mod cost;
 mod device;
 mod dim;
+mod gathering;
 pub mod knob;
 mod mode;
 mod moderated;

@@ -106,7 +106,10 @@ impl FromStr for Moderation {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Moderation> {
-        let (word, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (word, rest) = match text.split_once(':') {
+            Some((word, rest)) => (word, Some(rest)),
+            None => (text, None),
+        };
         let mode = match word {
             "interrupt" => Moderation::Interrupt,
             "napi" => Moderation::Napi,
@@ -123,9 +126,30 @@ impl FromStr for Moderation {
                 return Err(Moderation::bad(text, format!("there is no mode '{word}'"), &fix));
             }
         };
-        let mut parts = rest.split(',').filter(|part| !part.is_empty());
-        parts.try_fold(mode, |mode, part| mode.with(text, part))
+        let parts: Vec<&str> = rest.into_iter().flat_map(|rest| rest.split(',')).collect();
+        check(text, &parts)?;
+        parts.into_iter().try_fold(mode, |mode, part| mode.with(text, part))
     }
+}
+
+/// Checks that none of the numbers of a mode is empty or given twice.
+fn check(text: &str, parts: &[&str]) -> Result<()> {
+    for (i, part) in parts.iter().enumerate() {
+        if part.is_empty() {
+            let why = "a number is empty: one colon or comma too many".to_owned();
+            return Err(Moderation::bad(text, why, "leave out the colon or comma"));
+        }
+        if parts[..i].iter().any(|before| key(before) == key(part)) {
+            let why = format!("'{}' is given twice", key(part));
+            return Err(Moderation::bad(text, why, "leave out one of them"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the key of `key=value`.
+fn key(part: &str) -> &str {
+    part.split('=').next().unwrap_or_default()
 }
 
 impl Moderation {
@@ -211,6 +235,11 @@ mod tests {
             ("adaptive:cpu=0%", "1..=100 %, not '0'", "20 %"),
             ("adaptive:cpu=101", "not '101'", "20 %"),
             ("adaptive:goal=1", "no 'goal'", "latency=250us"),
+            ("fixed:", "a number is empty", "leave out the colon"),
+            ("fixed:usecs=1,", "a number is empty", "leave out"),
+            ("fixed:usecs=1,,frames=2", "a number is empty", "leave out"),
+            ("fixed:usecs=1,frames=2,usecs=1", "'usecs' is given twice", "leave out one"),
+            ("adaptive:cpu=1%,cpu=2%", "'cpu' is given twice", "leave out one"),
         ] {
             let e = text.parse::<Moderation>().unwrap_err();
             assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");

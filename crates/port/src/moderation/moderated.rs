@@ -40,6 +40,8 @@ pub struct Moderated {
     /// Packets a nanosecond, by which the ring limits the hold.
     pub(super) rate: f64,
     pub(super) ring_len: u32,
+    /// The longest time for which the device itself gathers packets.
+    pub(super) device_hold: Duration,
     /// Usual lateness of the ends of holds.
     pub(super) late: Duration,
     /// Share of a CPU that the queue takes by the measured costs: recently, and since the first measurement.
@@ -143,6 +145,10 @@ impl fmt::Display for Moderated {
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
             (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
                 write!(f, "never held by {}", self.mode)?;
+            }
+            (None, Why::Device, _) => {
+                let us = self.device_hold.as_micros();
+                write!(f, "not held: the device itself gathers them for up to {us} us")?;
             }
             (None, ..) if waking < 100.0 * WAKING => {
                 f.write_str("not held: wake-ups take little CPU time")?

@@ -6,8 +6,10 @@ use super::adaptive::{Adaptive, HOLD_MIN, Why};
 use super::arrivals::Arrivals;
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
+use super::gathering::Gathering;
 use super::mode::{Goal, Moderation};
 use super::moderated::{Holds, Moderated};
+use crate::caps::Gathers;
 
 /// Assumed length of a ring whose length is unknown: 256, as in many devices.
 const RING_LEN: u32 = 256;
@@ -82,6 +84,9 @@ pub struct Moderator {
     /// they arrive.
     gathers: bool,
     ring_len: u32,
+    gathering: Gathering,
+    /// True if the last hold was left out because the device gathers as many packets by itself.
+    is_left_to_device: bool,
     turn: Turn,
     arrivals: Arrivals,
     adaptive: Adaptive,
@@ -117,6 +122,8 @@ impl Moderator {
             mode,
             gathers,
             ring_len: RING_LEN,
+            gathering: Gathering::new(Gathers::NOTHING),
+            is_left_to_device: false,
             turn: Turn::default(),
             arrivals: Arrivals::default(),
             adaptive: Adaptive::default(),
@@ -156,13 +163,24 @@ impl Moderator {
             self.mode = mode;
             (self.adaptive, self.dim) = (Adaptive::default(), Dim::default());
             self.arrivals.forget();
-            (self.due, self.held) = (None, None);
+            (self.due, self.held, self.is_left_to_device) = (None, None, false);
         }
     }
 
     /// Sets the length of the device's ring, if it is known: a hold ends before half of the ring is full.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
         self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
+    }
+
+    /// Sets which packets the device gathers by itself before it signals them. Holds that gather no more are left out: they
+    /// would often find nothing, and cost a wake-up more.
+    pub fn set_gathers(&mut self, device: Gathers) {
+        self.gathering = Gathering::new(device);
+    }
+
+    /// Forgets a hold that was not slept, so that its end is not compared with a timer's.
+    pub(crate) fn forget_hold(&mut self) {
+        self.due = None;
     }
 
     /// Sets the timer slack of the thread, if it is not Linux's default of 50 µs.
@@ -251,7 +269,7 @@ impl Moderator {
             return if self.mode == Moderation::Busy { Rest::Look } else { look };
         }
         self.packets += u64::from(turn.packets);
-        self.note_lateness(now);
+        self.hold_ended(now);
         self.held = None;
         match self.mode {
             Moderation::Interrupt => Rest::Device,
@@ -276,11 +294,14 @@ impl Moderator {
             return self.hold_blocked(now);
         }
         let packets = turn.packets;
+        self.gathering.add(packets, turn.bytes);
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
                 let (cost, late, slack) = (self.cost, self.late, self.late.min(self.slack));
                 let target = |rate: f64| target(goal, rate, cost, slack);
-                return self.adaptive.round(now, late, &mut self.arrivals, target);
+                let (gathering, ring_len) = (self.gathering, self.ring_len);
+                let pays = |hold: Duration, rate: f64| gathering.pays(hold, rate, ring_len);
+                return self.adaptive.round(now, late, &mut self.arrivals, target, pays);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
@@ -295,7 +316,11 @@ impl Moderator {
         let rate = self.arrivals.rate();
         let enough = if rate > 0.0 { f64::from(frames) / rate } else { f64::MAX };
         let hold = hold.min(from_nanos(enough));
-        (packets > 0 && hold >= HOLD_MIN).then_some(hold)
+        if packets == 0 || hold < HOLD_MIN {
+            return None;
+        }
+        self.is_left_to_device = !self.gathering.pays(hold, rate, self.ring_len);
+        (!self.is_left_to_device).then_some(hold)
     }
 
     /// Continues to hold a queue that has no room for its packets, unless it was not polled for a long time.
@@ -323,12 +348,17 @@ impl Moderator {
         Rest::Hold { until, spin }
     }
 
-    /// Measures how late holds end. An end that is much later than usual has little weight.
-    fn note_lateness(&mut self, now: Instant) {
-        let Some(due) = self.due.take() else { return };
-        if let Some(late) = now.checked_duration_since(due) {
+    /// Measures how late the sleep of a hold ended at `now`; returns true if the hold was over. An
+    /// end that is much later than usual has little weight.
+    ///
+    /// Call it directly after the sleep: otherwise the next decision counts all time until then as
+    /// lateness.
+    pub fn hold_ended(&mut self, now: Instant) -> bool {
+        let late = self.due.take().and_then(|due| now.checked_duration_since(due));
+        if let Some(late) = late {
             self.late = (7 * self.late + late.min(2 * self.late + LATE_MIN)) / 8;
         }
+        late.is_some()
     }
 
     /// Returns the present state of the moderation and the reason for it, displayed as one line.
@@ -336,6 +366,7 @@ impl Moderator {
     pub fn moderated(&self) -> Moderated {
         let (wanted, why) = match self.mode {
             Moderation::Adaptive(_) => self.adaptive.state(),
+            _ if self.is_left_to_device => (self.held, Why::Device),
             _ => (self.held, Why::Thin),
         };
         let wanted = wanted.filter(|_| self.gathers);
@@ -352,6 +383,7 @@ impl Moderator {
             wanted,
             rate,
             ring_len: self.ring_len,
+            device_hold: self.gathering.time(),
             late: self.late,
             share: self.recent.share(),
             share_of_all: self.whole.share(),
@@ -389,7 +421,7 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
 ///
 /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
 /// the sender finds room.
-fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
+pub(super) fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
     if rate <= 0.0 {
         return (hold, false);
     }
@@ -405,7 +437,7 @@ fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
 }
 
 /// Returns a duration of `ns` nanoseconds, at most [`HOLD_MAX`].
-fn from_nanos(ns: f64) -> Duration {
+pub(super) fn from_nanos(ns: f64) -> Duration {
     Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Code, Error, Result};
+use linerate_skb::{Batch, Code, Error, Result};
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::wait::{poll_each, poll_readable};
 use rustix::io::Errno;
@@ -33,17 +33,21 @@ impl Queue {
     ///
     /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
     /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
-    /// lets them gather.
+    /// lets them gather. If that time is too short for a sleep, this waits for it busily, for up to 25 µs, and
+    /// returns false.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
-        if let Some(until) = self.hold(want) {
-            if until <= Instant::now() {
+        if let Some((until, spin)) = self.hold(want) {
+            if spin || until <= Instant::now() {
+                self.stay_awake();
+                spin_until(until);
                 return false;
             }
             if self.ops.hold(until) {
                 self.sleep = Sleep::Timer;
                 return true;
             }
+            self.ops.moderator().forget_hold();
         }
         self.arm_device(want)
     }
@@ -53,24 +57,28 @@ impl Queue {
         // A caller that polls without sleeping sleeps only when nothing can come any more.
         let sleeps = !self.is_busy() || self.ops.health().ended();
         let armed = sleeps && self.ops.arm(want);
-        if !armed {
+        if armed {
+            self.sleep = Sleep::Device;
+        } else {
             self.ops.stats().count_recheck();
+            self.stay_awake();
         }
-        self.sleep = if armed { Sleep::Device } else { Sleep::Awake };
         armed
     }
 
-    /// Returns the time at which the hold of received packets ends; `None` if there is no hold, or
-    /// if the caller waits for another event as well. A device that has ended is not held, because its last
-    /// packets must be reported before its end.
-    fn hold(&mut self, want: Want) -> Option<Instant> {
+    /// Returns the time at which the hold of received packets ends, and true if the caller must
+    /// wait for it busily; `None` if there is no hold, or if the caller waits for another event as
+    /// well. A device that has ended is not held, because its last packets must be reported before
+    /// its end.
+    fn hold(&mut self, want: Want) -> Option<(Instant, bool)> {
         if want != Want::Frames || self.ops.waiting() > 0 || self.ops.health_kind().ended() {
+            self.meter.stay_awake();
             return None;
         }
         let now = Instant::now();
         self.meter.falls_asleep(now, thread_cpu_ns);
         match self.ops.moderator().rest(now) {
-            Rest::Hold { until, .. } => Some(until),
+            Rest::Hold { until, spin } => Some((until, spin)),
             Rest::Look | Rest::Device => None,
         }
     }
@@ -142,18 +150,24 @@ impl Queue {
         }
         let start = Instant::now();
         let mut left = timeout;
-        if let Some(until) = self.hold(want) {
+        if let Some((until, spin)) = self.hold(want) {
             let time = until.saturating_duration_since(start);
             let time = timeout.map_or(time, |timeout| time.min(timeout));
-            if !time.is_zero() {
+            if spin {
+                // The CPU time of this wait counts as that of packets, as a worker's does.
+                self.meter.stay_awake();
+                spin_until(start + time);
+            } else if !time.is_zero() {
                 self.sleep = Sleep::Timer;
-                if self.sleep_for(start, time)? {
-                    self.woken(false);
+                let is_rung = self.sleep_for(start, time)?;
+                self.woken(!is_rung);
+                if is_rung {
                     return Ok(false);
                 }
-                self.woken(true);
-                left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            } else {
+                self.ops.moderator().forget_hold();
             }
+            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         }
         if self.is_busy() {
             return self.spin(want, timeout);
@@ -225,9 +239,12 @@ impl Queue {
         !self.ops.arm(want)
     }
 
-    /// Records that the owner does not sleep although the queue is armed, so that no end of a sleep is counted.
+    /// Records that the owner does not sleep although the queue is armed, so that no end of a sleep
+    /// is counted, and its cost is not measured.
     pub(crate) fn stay_awake(&mut self) {
         self.sleep = Sleep::Awake;
+        self.meter.stay_awake();
+        self.ops.moderator().forget_hold();
     }
 
     /// Polls for `want` without sleeping, for up to `timeout`.
@@ -246,12 +263,31 @@ impl Queue {
         }
     }
 
-    /// Counts the end of a sleep, if `by` is true: this queue ended it.
+    /// Receives as [`Queue::rx`] does, after a sleep for which the queue was armed. Counts the end of
+    /// the sleep if this queue ended it: its hold is over, or its device has packets.
+    pub(super) fn rx_after_sleep(&mut self, batch: &mut Batch) -> usize {
+        let is_by_device = self.sleep == Sleep::Device;
+        // Call this before packets are received, because their cost is no part of the wake-up's.
+        self.woken(!is_by_device);
+        let n = self.rx(batch);
+        if is_by_device && n > 0 {
+            self.ops.irq(false);
+        }
+        n
+    }
+
+    /// Counts the end of a sleep, if `by` is true: this queue ended it. A hold counts only if its
+    /// time is over.
     pub(crate) fn woken(&mut self, by: bool) {
         match std::mem::take(&mut self.sleep) {
             Sleep::Device if by => self.ops.irq(false),
-            Sleep::Timer if by => self.ops.irq(true),
-            _ => {}
+            Sleep::Timer => {
+                let is_over = self.ops.moderator().hold_ended(Instant::now());
+                if by && is_over {
+                    self.ops.irq(true);
+                }
+            }
+            Sleep::Device | Sleep::Awake => {}
         }
         if self.meter.is_sample() {
             self.learn();
@@ -277,3 +313,13 @@ pub(crate) fn cannot_wait(errno: Errno) -> Error {
     Error::os(Code::System, "cannot wait for packets", "poll", errno)
         .fix("allow more open files (ulimit -n), or free some memory")
 }
+
+/// Waits busily until `until`.
+fn spin_until(until: Instant) {
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

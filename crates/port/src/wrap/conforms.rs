@@ -8,7 +8,6 @@ use linerate_skb::Result;
 
 use super::fault::{Fault, Faulty, Plan};
 use super::tee::{Limits, Tee, TeeWriter};
-use super::trace::Traced;
 use crate::conformance::{Case, Ends, Rig};
 use crate::driver::Opened;
 use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, veth};
@@ -27,15 +26,13 @@ fn wrapped(
 /// Captures that last as long as their queues, and whose copies are never written.
 static CAPTURES: Mutex<Vec<TeeWriter<Sink>>> = Mutex::new(Vec::new());
 
-/// Wraps a port in a trace, a fault plan without faults, and a tee whose copies are never read.
+/// Wraps a port in a fault plan without faults, and in a tee whose copies are never read.
 fn watched(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
         let ops = Box::new(Faulty::new(ops, &Plan::new(1))?);
-        let (ops, trace) = Traced::new(ops, 64)?;
-        trace.set_on(true);
         let limits = Limits { snaplen_bytes: 128, queue_bytes: 1 << 16, ..Limits::default() };
         let tee = Tee::new(limits)?;
-        let ops = tee.wrap(Box::new(ops), "watched")?;
+        let ops = tee.wrap(ops, "watched")?;
         CAPTURES.lock().unwrap().push(tee.start(std::io::sink())?);
         Ok(ops)
     })

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  caller ──► Wrapped ──► Layer::rx ──► what the layer makes of it ──► below.rx
-//!                    └──► Layer::caps, which it says nothing of ─────► below.caps
+//!                    └──► Layer::caps, which it does not implement ──► below.caps
 //! ```
 //!
 //! Each call of [`QueueOps`] is passed on in one place, the defaults of [`Layer`], and a wrapper has
-//! only those that it changes. The defaults of `QueueOps` itself are a driver's, and would be lies
-//! here: a wrapper that forgot `caps` would have its packets counted twice.
+//! only those that it changes. The defaults of `QueueOps` itself are a driver's, and would report
+//! wrong values here: a wrapper that forgot `caps` would have its packets counted twice.
 //!
 //! Layers stand below transmit preparation: what they see sent is what the device is given, with
 //! checksums, and superframes in pieces, where it does not do that itself.
@@ -25,8 +25,8 @@ use crate::stats::Counters;
 
 /// A wrapper of a queue: each method handles one call of the queue, and can use the queue `below`.
 ///
-/// A call that it says nothing of goes to the queue below as it came, and the answer back. What it
-/// changes keeps the contract of [`QueueOps`].
+/// A call that it does not implement goes to the queue below as it came, and the answer back. What
+/// it changes keeps the contract of [`QueueOps`].
 ///
 /// ```
 /// use linerate_port::wrap::{Layer, Wrapped};
@@ -231,9 +231,10 @@ mod tests {
 
     use super::super::fault::{Faulty, Plan};
     use super::super::tee::{Limits, Tee};
-    use super::super::trace::Traced;
     use super::*;
-    use crate::caps::{Copies, Origin, TxOffload};
+    use std::time::Duration;
+
+    use crate::caps::{Copies, Gathers, Origin, TxOffload};
     use crate::moderation::DeviceHold;
 
     /// A test queue that overrides every method of the trait; its `health` fails if the last field is false.
@@ -309,6 +310,7 @@ mod tests {
             Caps {
                 copies: Copies::Always,
                 rx_ring_len: Some(37),
+                rx_gathers: Gathers { time: Duration::from_millis(2), bytes: 4096 },
                 notifies_tx_space: false,
                 checksum: TxOffload::Untunnelled,
                 gso: TxOffload::All,
@@ -333,9 +335,8 @@ mod tests {
 
     impl Layer for Mute {}
 
-    const WRAPPERS: [(&str, Around); 4] = [
+    const WRAPPERS: [(&str, Around); 3] = [
         ("mute", |ops| Box::new(Wrapped::around(ops, Mute))),
-        ("trace", |ops| Box::new(Traced::new(ops, 8).unwrap().0)),
         ("tee", |ops| Tee::new(Limits::default()).unwrap().wrap(ops, "told").unwrap()),
         ("fault", |ops| Box::new(Faulty::new(ops, &Plan::new(1)).unwrap())),
     ];

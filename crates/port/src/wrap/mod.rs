@@ -9,21 +9,19 @@
 //! is put around last is nearest to the program. Each keeps the contract of
 //! [`QueueOps`](crate::QueueOps): order, room, accounts, wake-ups, health.
 //!
-//! - [`trace`]: a record of what passed, which another thread reads.
 //! - [`tee`]: copies into a pcapng file while the path runs, written on a thread of the program's.
 //! - [`fault`]: what can go wrong, by a plan and a seed, with every packet accounted for.
 //! - [`toll`]: the price of register access, on ports that have no registers: a model.
-//! - [`Layer`]: what these are made of, and a program's own: a call that it says nothing of goes
+//! - [`Layer`]: what these are made of, and a program's own: a call that it does not implement goes
 //!   to the queue below.
 //!
-//! Trace and tee are one load a call while they are off, and share the descriptor of what they
-//! stand on. docs/ports/wrap.md has the limits, each with its cause.
+//! A tee is one load a call while it is off, and shares the descriptor of the queue below.
+//! docs/ports/wrap.md has the limits, each with its cause.
 
 pub mod fault;
 mod layer;
 pub mod tee;
 pub mod toll;
-pub mod trace;
 
 #[cfg(test)]
 mod conforms;
@@ -33,14 +31,3 @@ mod over_xdp;
 mod testing;
 
 pub use layer::{Layer, Wrapped};
-
-use crate::pcap::epoch_ns;
-
-/// A packet's direction, from the program's point of view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Received from the device.
-    Rx,
-    /// Sent to the device.
-    Tx,
-}

@@ -138,6 +138,33 @@ fn a_stream_is_held_as_long_as_the_goal_allows_whatever_its_arrivals() {
 }
 
 #[test]
+fn packets_are_held_only_if_that_gathers_more_than_the_device_does() {
+    let line = |mode: &str, ring: Option<u32>, gap, bytes| {
+        let mut m = Moderator::new(mode.parse().unwrap(), true);
+        m.set_ring_len(ring);
+        m.set_gathers(Gathers { time: us(1_000), bytes });
+        simulate(&mut m, every(gap, SECOND), SECOND, us(5)).line
+    };
+    let reason = "not held: the device itself gathers them for up to 1000 us";
+    for (mode, holds) in [
+        ("adaptive:latency=250us", false),
+        ("adaptive:latency=5ms", true),
+        ("fixed:usecs=200,frames=64", false),
+        ("fixed:usecs=2000,frames=64", true),
+        ("dim", false),
+    ] {
+        let line = line(mode, Some(4096), us(100), 1 << 17);
+        assert_eq!(line.contains("holding "), holds, "{mode}: {line}");
+        assert_eq!(line.contains(reason), !holds, "{mode}: {line}");
+    }
+    // A ring that is full sooner ends a hold before the device signals.
+    assert!(line("fixed:usecs=2000,frames=1024", None, us(5), 1 << 17).contains(reason));
+    // Blocks that are full sooner than after the time are signalled at once: these in 24 us.
+    assert!(line("adaptive:latency=250us", Some(4096), us(20), 120).contains("holding 2"));
+    assert!(line("adaptive:latency=250us", Some(4096), us(50_000), 1 << 17).contains("too rarely"));
+}
+
+#[test]
 fn packets_that_wait_for_their_time_gather_as_long_as_the_mode_holds_and_waking_costs() {
     let gap = |mode: &str, wake_ns: f64| {
         let mut m = Moderator::new(mode.parse().unwrap(), false);
@@ -176,6 +203,29 @@ fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     let mut m = Moderator::new(Moderation::default(), true);
     let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(10_000));
     assert!(seen.packets > 45_000, "{}", seen.line);
+}
+
+#[test]
+fn work_after_the_end_of_a_hold_is_not_lateness_if_the_end_is_recorded() {
+    let late = |records: bool| {
+        let mut m = Moderator::new("fixed:usecs=100".parse().unwrap(), true);
+        let mut now = Instant::now();
+        for _ in 0..50 {
+            m.received(10, 0, BUDGET);
+            let Rest::Hold { until, .. } = m.rest(now) else { panic!("packets came") };
+            now = until + us(5);
+            assert!(!records || m.hold_ended(now));
+            now += us(500);
+        }
+        m.moderated().late
+    };
+    assert!(late(true) <= us(5), "{:?}", late(true));
+    assert!(late(false) > us(100), "{:?}", late(false));
+    // A sleep that ended before the hold was not late.
+    let mut m = Moderator::new("fixed:usecs=100".parse().unwrap(), true);
+    m.received(10, 0, BUDGET);
+    let now = Instant::now();
+    assert!(is_held(&m.rest(now)) && !m.hold_ended(now + us(20)) && !m.hold_ended(now + us(500)));
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! comes out of turn. What the three hold is bounded, and who admits looks at `room` first.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Moved, Skb};
 
@@ -22,6 +22,8 @@ use crate::view::Views;
 const ASIDE_TURNS: u64 = 16;
 /// Most packets that are set aside at once; further ones stay in the line.
 const ASIDE_MAX: usize = 64;
+/// Length of a delay or a stall that is too long for the clock: a year.
+const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The time and the turn of a call.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +125,7 @@ impl Side {
             self.gate = match fault {
                 Fault::Stall(time) if self.dice.one_in(one_in) => {
                     stats.stalled.count();
-                    now.at.checked_add(time).map_or(Gate::Open, Gate::Until)
+                    after(now.at, time).map_or(Gate::Open, Gate::Until)
                 }
                 Fault::Refuse { calls } if calls > 0 && self.dice.one_in(one_in) => {
                     stats.refused.count();
@@ -169,7 +171,7 @@ impl Side {
                 }
                 Fault::Duplicate => twice = true,
                 Fault::Reorder { behind: n } => behind = Some(n),
-                Fault::Delay(time) => due.at = now.at.checked_add(time).max(due.at),
+                Fault::Delay(time) => due.at = after(now.at, time).max(due.at),
                 Fault::DelayTurns(turns) => due.turn = due.turn.max(now.turn + u64::from(turns)),
                 Fault::Corrupt if corrupt(&mut skb, &mut self.dice) => stats.corrupted.count(),
                 Fault::Short if shorten(&mut skb, &mut self.dice) => stats.shortened.count(),
@@ -256,6 +258,12 @@ impl Side {
         self.aside.drain(..).for_each(|aside| aside.skb.discard(reason));
         self.ready.discard(reason);
     }
+}
+
+/// Returns the moment that is `time` after `at`, or a year after it if the clock does not reach that
+/// far.
+fn after(at: Instant, time: Duration) -> Option<Instant> {
+    at.checked_add(time).or_else(|| at.checked_add(FAR))
 }
 
 /// Flips one bit of the first frame; returns false if the frame cannot be written.

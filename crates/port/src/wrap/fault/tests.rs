@@ -188,6 +188,23 @@ fn a_stall_ends_with_a_wake_up_for_frames_and_for_room() {
 }
 
 #[test]
+fn the_longest_delay_and_the_longest_stall_last() {
+    let rx_of = |fault| {
+        let (_pool, mut a, mut b, stats) = pair(8, &Plan::new(1).rx(fault, 1));
+        let mut batch = Batch::with_capacity(8);
+        fill(&mut b, &mut batch, &mut 0, 1);
+        b.xmit(&mut batch);
+        let got = a.rx(&mut batch) + a.rx(&mut batch);
+        assert_eq!(a.wait(Some(ms(1))), Ok(false), "{fault:?}");
+        (got + a.rx(&mut batch), stats.counts())
+    };
+    let (got, counts) = rx_of(Fault::Delay(Duration::MAX));
+    assert_eq!((got, counts.delayed), (0, 1));
+    let (got, counts) = rx_of(Fault::Stall(Duration::MAX));
+    assert_eq!((got, counts.stalled), (0, 1), "one stall that lasts");
+}
+
+#[test]
 fn a_queue_that_refuses_takes_nothing_for_so_many_calls_and_then_goes_on() {
     let (_pool, mut a, mut b, stats) = pair(8, &Plan::new(1).tx(Fault::Refuse { calls: 3 }, 1));
     let mut batch = Batch::with_capacity(8);

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_ring::{Consumer, Heap, Producer, RingError, heap};
 use linerate_skb::{Skb, Vlan};
+use linerate_wire::VLAN_BYTES;
 
-use crate::host::offload::{TAG_AT, TAG_BYTES};
-use crate::wrap::Way;
+use crate::host::offload::TAG_AT;
 
 /// Bytes of a record that precede the packet.
 pub(super) const HEADER_BYTES: usize = 20;
@@ -72,7 +72,7 @@ impl Copies {
         let room = self.ring.free() as usize;
         for skb in packets {
             let tag = skb.vlan().filter(|_| skb.len() >= TAG_AT);
-            let (start, len) = (self.staged.len(), skb.len() + tag.map_or(0, |_| TAG_BYTES));
+            let (start, len) = (self.staged.len(), skb.len() + tag.map_or(0, |_| VLAN_BYTES));
             let body = len.min(self.snaplen_bytes);
             if start + HEADER_BYTES + body > room {
                 break;
@@ -113,9 +113,8 @@ impl Copies {
 fn copy_tagged(skb: &Skb, tag: Vlan, to: &mut [u8]) {
     let (macs, rest) = to.split_at_mut(to.len().min(TAG_AT));
     skb.copy_to(0, macs);
-    let bytes = (u32::from(tag.protocol) << 16 | u32::from(tag.tci)).to_be_bytes();
-    let (place, rest) = rest.split_at_mut(rest.len().min(TAG_BYTES));
-    place.copy_from_slice(&bytes[..place.len()]);
+    let (place, rest) = rest.split_at_mut(rest.len().min(VLAN_BYTES));
+    place.copy_from_slice(&tag.bytes()[..place.len()]);
     skb.copy_to(TAG_AT, rest);
 }
 
@@ -123,6 +122,15 @@ impl Drop for Copies {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::Release);
     }
+}
+
+/// A packet's direction, from the program's point of view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Received from the device.
+    Rx,
+    /// Sent to the device.
+    Tx,
 }
 
 /// A copy of a packet, without its bytes.
@@ -150,10 +158,28 @@ impl Inbox {
         self.records.available() as usize
     }
 
+    /// Returns true if the other end was dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Returns true if the other end was dropped and no copy is left.
     pub fn is_over(&mut self) -> bool {
-        // Check `gone` first: copies that the path published before it ended are then visible.
-        self.gone.load(Ordering::Acquire) && self.waiting_bytes() == 0
+        // Check `is_gone` first: copies that the path published before it ended are then visible.
+        self.is_gone() && self.waiting_bytes() == 0
+    }
+
+    /// Removes the copies that wait at the start of the call, by way of `scratch`; returns their
+    /// number.
+    pub fn discard(&mut self, scratch: &mut Vec<u8>) -> u64 {
+        let (mut left, mut copies) = (self.waiting_bytes(), 0);
+        while left > 0
+            && let Some((_, bytes)) = self.next(scratch)
+        {
+            left = left.saturating_sub(bytes);
+            copies += 1;
+        }
+        copies
     }
 
     /// Returns the next copy, with its bytes in `to`, and the length of its record.

@@ -28,10 +28,11 @@ use linerate_sys::wait::EventFd;
 
 pub use writer::TeeWriter;
 
-use super::{Layer, Way, Wrapped, epoch_ns};
+use super::{Layer, Wrapped};
+use crate::pcap::epoch_ns;
 use crate::pcap::format::PACKET_LEN_MAX;
 use crate::queue::QueueOps;
-use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox};
+use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox, Way};
 
 /// Most sent packets that are copied before the device has taken them. Packets that it refuses are offered again,
 /// and copied again.
@@ -100,6 +101,21 @@ impl Shared {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a queue of copies, and removes those of queues that are gone: with copies only if no
+    /// writer is there, because a later capture would not contain them.
+    fn add(&self, inbox: Inbox) {
+        let mut reading = self.reading();
+        let (has_writer, mut scratch) = (self.busy.load(Ordering::Acquire), Vec::new());
+        reading.inboxes.retain_mut(|inbox| {
+            if !has_writer && inbox.is_gone() {
+                let copies = inbox.discard(&mut scratch);
+                self.unwritten.fetch_add(copies, Ordering::Relaxed);
+            }
+            !inbox.is_over()
+        });
+        reading.inboxes.push(inbox);
+    }
+
     /// Ends capture `number`, if it is the running one.
     fn end(&self, number: u32) {
         let _ = self.capture.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -164,7 +180,7 @@ impl Tee {
             Error::new(Code::Memory, format!("cannot tee {name}"), e.to_string())
                 .fix("set fewer bytes in Limits::queue_bytes, or free some memory")
         })?;
-        self.shared.reading().inboxes.push(inbox);
+        self.shared.add(inbox);
         let copying = Copying { copies, shared: self.shared.clone() };
         let copier = Copier { copying, part: Batch::with_capacity(STRIDE) };
         Ok(Box::new(Wrapped::around(inner, copier)))

@@ -415,6 +415,58 @@ fn queues_that_come_and_go_have_an_interface_each() {
 }
 
 #[test]
+fn queues_that_are_gone_are_removed_while_no_capture_runs() {
+    let tee = Tee::new(Limits::default()).unwrap();
+    let inboxes = || tee.shared.reading().inboxes.len();
+    for _ in 0..3 {
+        drop(pair(4, &tee));
+        assert_eq!(inboxes(), 1, "those before it are removed");
+    }
+    let (pool, mut a, b) = pair(4, &tee);
+    let writer = tee.start(io::sink()).unwrap();
+    push(&mut a, 0, 2, 60);
+    drop((pool, a, b));
+    // A writer that is there writes them.
+    let other = pair(4, &tee);
+    assert_eq!((inboxes(), tee.counts().unwritten), (2, 0));
+    drop((writer, other));
+    let _last = pair(4, &tee);
+    assert_eq!((inboxes(), tee.counts().unwritten), (1, 2));
+}
+
+/// A sink that wraps a further queue at its first write, as a thread of the program may meanwhile.
+struct Wraps(Tee, Option<(Pool, Queue, Queue)>);
+
+impl Write for Wraps {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(self.0.shared.reading.try_lock().is_ok(), "the lock is held while the sink writes");
+        let tee = &self.0;
+        self.1.get_or_insert_with(|| pair(4, tee));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn queues_can_be_wrapped_while_the_sink_writes() {
+    let tee = Tee::new(Limits::default()).unwrap();
+    let (_pool, mut a, mut b) = pair(64, &tee);
+    let mut writer = tee.start(Wraps(tee.clone(), None)).unwrap();
+    // The file passes 64 KiB at a time to the sink.
+    for round in 0..4 {
+        assert_eq!(push(&mut a, 64 * round, 64, 500), 64);
+        assert_eq!(pull(&mut b, 64), 64);
+    }
+    assert_eq!(writer.write_pending().unwrap(), 256);
+    assert_eq!(tee.shared.reading().inboxes.len(), 2);
+    push(&mut a, 256, 1, 60);
+    assert_eq!(writer.finish().unwrap(), 257);
+}
+
+#[test]
 fn a_writer_that_sleeps_is_woken_by_a_copy_and_by_the_end() {
     let tee = Tee::new(Limits::default()).unwrap();
     let (_pool, mut a, _b) = pair(64, &tee);

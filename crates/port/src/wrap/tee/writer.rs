@@ -10,10 +10,9 @@ use linerate_ring::Events;
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::wait::poll_readable;
 
-use super::copies::{Copied, Inbox};
+use super::copies::{Copied, Inbox, Way};
 use super::{Reading, Shared};
 use crate::pcap::format::Writer;
-use crate::wrap::Way;
 
 /// Most bytes that a packet's block has in addition to the packet.
 const BLOCK_BYTES: u64 = 48;
@@ -130,16 +129,13 @@ impl<W: Write> TeeWriter<W> {
         Ok(self.whole)
     }
 
+    /// Writes without the lock, which [`Tee::wrap`](super::Tee::wrap) takes, because the sink may
+    /// block.
     fn write_all(&mut self) -> io::Result<()> {
         let shared = self.shared.clone();
-        let mut reading = shared.reading();
-        let mut outcome = Ok(());
-        for inbox in &mut reading.inboxes {
-            if outcome.is_ok() {
-                outcome = self.write_from(inbox);
-            }
-        }
-        reading.inboxes.retain_mut(|inbox| !inbox.is_over());
+        let mut taken = Taken::from(&shared);
+        let outcome = taken.inboxes.iter_mut().try_for_each(|inbox| self.write_from(inbox));
+        taken.inboxes.retain_mut(|inbox| !inbox.is_over());
         outcome
     }
 
@@ -190,16 +186,31 @@ impl<W: Write> TeeWriter<W> {
 
     /// Removes the waiting copies without writing them.
     fn forget(&mut self) {
-        let mut reading = self.shared.reading();
-        for inbox in &mut reading.inboxes {
-            let mut left = inbox.waiting_bytes();
-            while left > 0
-                && let Some((_, bytes)) = inbox.next(&mut self.scratch)
-            {
-                left = left.saturating_sub(bytes);
-                self.shared.unwritten.fetch_add(1, Ordering::Relaxed);
-            }
+        for inbox in &mut self.shared.reading().inboxes {
+            let copies = inbox.discard(&mut self.scratch);
+            self.shared.unwritten.fetch_add(copies, Ordering::Relaxed);
         }
+    }
+}
+
+/// The inboxes while they are written; they go back before those that were added meanwhile, also
+/// after a panic of the sink.
+struct Taken<'a> {
+    shared: &'a Shared,
+    inboxes: Vec<Inbox>,
+}
+
+impl<'a> Taken<'a> {
+    fn from(shared: &'a Shared) -> Taken<'a> {
+        Taken { shared, inboxes: std::mem::take(&mut shared.reading().inboxes) }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut reading = self.shared.reading();
+        self.inboxes.append(&mut reading.inboxes);
+        reading.inboxes = std::mem::take(&mut self.inboxes);
     }
 }
 

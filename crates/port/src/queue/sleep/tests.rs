@@ -1,0 +1,139 @@
+//! Tests of a queue's sleeps: what ends them, and what is counted and measured.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use linerate_skb::{Local, Moved, Pool};
+use linerate_sys::wait::EventFd;
+
+use super::*;
+use crate::queue::QueueOps;
+
+/// The hold of the next constant.
+const HOLD: Duration = Duration::from_millis(10);
+const HELD: Moderation = Moderation::Fixed { usecs: 10_000, frames: 1 << 16 };
+
+/// A device that can be held, and that has this number of packets at each poll.
+struct Device(EventFd, Arc<AtomicUsize>);
+
+impl QueueOps for Device {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let packets = budget.min(self.1.load(Ordering::Relaxed));
+        Moved { packets: mem.alloc(out, packets), bytes: 0 }
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        self.1.load(Ordering::Relaxed) == 0
+    }
+
+    fn hold(&mut self, _: Instant) -> bool {
+        true
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Returns a queue of a device, and the number of packets that the device has.
+fn open(mode: Moderation) -> (Queue, Arc<AtomicUsize>) {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let packets = Arc::new(AtomicUsize::new(1));
+    let ops = Device(EventFd::new().unwrap(), Arc::clone(&packets));
+    let mut queue = Queue::new(Box::new(ops), pool.local());
+    queue.set_moderation(mode);
+    (queue, packets)
+}
+
+fn rx(queue: &mut Queue) -> usize {
+    queue.rx(&mut Batch::with_capacity(8))
+}
+
+/// Lets the moderator measure a rate at which every hold is too short for a sleep.
+fn arrive_fast(queue: &mut Queue) {
+    let (moderator, step) = (queue.ops.moderator(), Duration::from_micros(10));
+    moderator.set_ring_len(Some(64));
+    let start = Instant::now() - step * 40;
+    for i in 0..40 {
+        moderator.received(60, 0, 64);
+        let _ = moderator.rest(start + step * i);
+    }
+}
+
+#[test]
+fn the_cpu_waits_busily_for_the_end_of_a_hold_that_is_too_short_for_a_sleep() {
+    let (mut queue, _packets) = open(HELD);
+    // A thread that is interrupted measures a lower rate, and sleeps: so try several times.
+    let spins = (0..100).any(|_| {
+        arrive_fast(&mut queue);
+        assert_eq!(rx(&mut queue), 1);
+        let before = queue.counts().hold_ends;
+        assert_eq!(queue.wait(None), Ok(true));
+        queue.counts().hold_ends == before
+    });
+    assert!(spins, "a sleep was used for every hold");
+    let looks = (0..100).any(|_| {
+        arrive_fast(&mut queue);
+        assert_eq!(rx(&mut queue), 1);
+        !queue.arm(Want::Frames)
+    });
+    assert!(looks, "the timer was armed for every hold");
+}
+
+#[test]
+fn only_a_hold_that_is_over_counts_as_the_end_of_a_hold() {
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!(rx(&mut queue), 1);
+    let start = Instant::now();
+    assert_eq!(queue.wait(Some(HOLD / 10)), Ok(true));
+    // This thread may have waited for its CPU for the whole hold.
+    assert!(start.elapsed() >= HOLD || queue.counts().hold_ends == 0, "the caller's timeout");
+
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!((rx(&mut queue), queue.wait(None)), (1, Ok(true)));
+    assert_eq!(queue.counts().hold_ends, 1);
+    assert!(!queue.ops.moderator().hold_ended(Instant::now()), "the end was not recorded");
+
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!(rx(&mut queue), 1);
+    let start = Instant::now();
+    assert!(queue.arm(Want::Frames));
+    assert_eq!(rx(&mut queue), 1);
+    assert!(start.elapsed() >= HOLD || queue.counts().hold_ends == 0, "the caller did not wait");
+
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!(rx(&mut queue), 1);
+    assert!(queue.arm(Want::Frames));
+    std::thread::sleep(HOLD);
+    assert_eq!((rx(&mut queue), queue.counts().hold_ends), (1, 1));
+    assert!(!queue.ops.moderator().hold_ended(Instant::now()), "the end was not recorded");
+}
+
+#[test]
+fn an_armed_queue_without_packets_has_ended_no_sleep() {
+    let (mut queue, packets) = open(Moderation::Napi);
+    packets.store(0, Ordering::Relaxed);
+    assert!(queue.arm(Want::Frames));
+    assert_eq!((rx(&mut queue), queue.counts().wakeups), (0, 0));
+    assert!(queue.arm(Want::Frames));
+    packets.store(1, Ordering::Relaxed);
+    assert_eq!((rx(&mut queue), queue.counts().wakeups), (1, 1));
+    assert_eq!((rx(&mut queue), queue.counts().wakeups), (1, 1));
+}
+
+#[test]
+fn only_a_sleep_is_measured() {
+    let (mut queue, packets) = open(Moderation::Napi);
+    assert!(!queue.arm(Want::Frames) && !queue.meter.is_sample(), "a packet is there");
+    packets.store(0, Ordering::Relaxed);
+    assert!(queue.arm(Want::Frames) && queue.meter.is_sample());
+    assert!(queue.arm(Want::Both) && !queue.meter.is_sample(), "begun by the earlier call");
+    assert!(queue.arm(Want::Frames) && queue.meter.is_sample());
+    queue.stay_awake();
+    assert!(!queue.meter.is_sample());
+}
