@@ -9,7 +9,8 @@
 //! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the queue. What
 //! the device has no room for stays where it is, in order, and goes first the next time. The device is never
 //! asked for its free slots: it takes what it has room for. If it takes nothing, others are added behind what it
-//! refused, because a driver may learn only from them that the device never takes the first one.
+//! refused, up to the cap, because a driver may learn only from them that the device never takes
+//! the first one. With a cap of 1 there are none, so the driver has to give that one up after a time.
 //!
 //! Owner: the worker. A cap is changed between two turns.
 
@@ -273,15 +274,17 @@ impl Egress {
     }
 }
 
-/// Sends packets to a device, with one doorbell; returns true if any was sent.
+/// Sends packets to a device, with one doorbell, or several, if superframes are cut in front of the
+/// device; returns true if any packet left the batch or was sent.
 #[inline]
 fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &mut Batch) -> bool {
     let before = batch.len();
     let begun = flushes.begin();
     let sent = ops.xmit(mem, batch);
     let took = before - batch.len();
-    // The segments of a superframe leave in later calls, too, which take no packet from the batch.
-    flushes.end(begun, took.max(sent));
+    // Not all packets that have left the batch were accepted: a driver drops some, and a superframe
+    // may wait for room in the preparation. Its segments leave in later calls, too.
+    flushes.end(begun, sent);
     sent > 0 || took > 0
 }
 

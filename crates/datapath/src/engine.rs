@@ -74,8 +74,8 @@ impl Engine {
         at.map_or_else(Vec::new, |at| self.kept.swap_remove(at).1)
     }
 
-    /// Waits until no port is down, or for `timeout`; returns true if no port is down then. A port
-    /// whose peer has not connected yet drops packets sent to it.
+    /// Waits until no port that a worker serves is down, or for `timeout`; returns true if none of
+    /// them is down then. A port whose peer has not connected yet drops packets sent to it.
     #[must_use]
     pub fn wait_until_up(&mut self, timeout: Duration) -> bool {
         let until = Instant::now().checked_add(timeout);

@@ -1,10 +1,11 @@
 //! Opening of an engine's ports, and distribution of their queues among the workers.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use linerate_port::{
     Capabilities, Code, Direction, DriverFlags, Error, Moderation, OpenContext, Opened, Queue,
-    Result, open_plan,
+    QueueStats, Result, open_plan,
 };
 use linerate_skb::Pool;
 
@@ -13,7 +14,7 @@ use crate::memory::Memory;
 use crate::napi::Napi;
 use crate::plan::{Sizes, Wire};
 use crate::ports::Planned;
-use crate::stats::Entry;
+use crate::stats::{Entry, Way};
 use crate::steer::Fan;
 use crate::wrapping::Meters;
 
@@ -147,6 +148,24 @@ impl Group {
             }
         }
     }
+
+    /// Connects the ends of the wires and divisions that the worker serves.
+    fn join_all(&mut self, ports: &[Planned], wires: &[Wire], fans: &[Fan]) {
+        for &(a, b) in wires {
+            let [a, b] = [a, b].map(|port| &ports[port].spec.name);
+            self.join(a, b);
+            self.join(b, a);
+        }
+        for fan in fans {
+            let name = |port: &usize| &*ports[*port].spec.name;
+            fan.outputs.iter().for_each(|output| self.join(name(output), name(&fan.from)));
+            let outputs = fan.outputs.iter().flat_map(|output| self.queues_of(name(output)));
+            let outputs: Vec<usize> = outputs.collect();
+            if let Some(from) = self.queues_of(name(&fan.from)).next() {
+                self.napis[from].fan = outputs;
+            }
+        }
+    }
 }
 
 /// The assignment of queues to workers, and the pairs of ports that are joined.
@@ -174,11 +193,14 @@ impl Groups<'_> {
         let count = self.workers.iter().flatten().max().map_or(0, |w| w + 1);
         let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
         let mut entries = Vec::new();
+        // The counters of the packets in each port's rings to other workers.
+        let mut ends: Vec<Vec<Arc<QueueStats>>> = Vec::new();
         let devices = opened.into_iter().zip(self.meters);
         let dealt = self.ports.iter().zip(self.workers).zip(&self.memory.of_ports);
         for (((port, workers), &pool_number), (device, meters)) in dealt.zip(devices) {
             if workers.is_empty() {
                 // The program keeps this port.
+                ends.push(Vec::new());
                 continue;
             }
             let pool = &self.memory.pools[pool_number];
@@ -214,12 +236,12 @@ impl Groups<'_> {
                 group.names.push(spec.name.clone());
                 group.numbers.push(number);
             }
-            let rings = match flags.paired {
+            ends.push(match flags.paired {
                 // Packets in a ring to the program have left the engine.
                 true if to_program => Vec::new(),
                 true if meters.is_empty() => queues.iter().map(|(live, _)| live.clone()).collect(),
                 _ => meters,
-            };
+            });
             let flags = DriverFlags { paired: flags.paired && !to_program, ..flags };
             entries.push(Entry {
                 name: spec.name.clone(),
@@ -227,27 +249,32 @@ impl Groups<'_> {
                 flags,
                 obtained: device.obtained,
                 queues,
-                rings,
+                rings: Vec::new(),
             });
         }
+        let served = (0..self.ports.len()).filter(|port| !self.workers[*port].is_empty());
+        for (entry, port) in entries.iter_mut().zip(served) {
+            entry.rings = ways_to(port, self.ports, self.workers, &ends);
+        }
         for group in &mut groups {
-            for &(a, b) in self.wires {
-                let [a, b] = [a, b].map(|port| &self.ports[port].spec.name);
-                group.join(a, b);
-                group.join(b, a);
-            }
-            for fan in self.fans {
-                let name = |port: &usize| &*self.ports[*port].spec.name;
-                fan.outputs.iter().for_each(|output| group.join(name(output), name(&fan.from)));
-                let outputs = fan.outputs.iter().flat_map(|output| group.queues_of(name(output)));
-                let outputs: Vec<usize> = outputs.collect();
-                if let Some(from) = group.queues_of(name(&fan.from)).next() {
-                    group.napis[from].fan = outputs;
-                }
-            }
+            group.join_all(self.ports, self.wires, self.fans);
         }
         (entries, groups)
     }
+}
+
+/// Returns the ways of rings between workers that lead to `port`, one for each of its queues;
+/// `ends` has the counters of each port's ends of such rings.
+fn ways_to(
+    port: usize,
+    ports: &[Planned],
+    workers: &[Vec<usize>],
+    ends: &[Vec<Arc<QueueStats>>],
+) -> Vec<Way> {
+    let is_other = |other: &usize| *other != port && ports[port].is_paired_with(&ports[*other]);
+    let Some(other) = (0..ports.len()).find(is_other) else { return Vec::new() };
+    let ways = ends[other].iter().zip(&ends[port]).zip(workers[port].iter().cycle());
+    ways.map(|((from, to), &reader)| Way { from: from.clone(), to: to.clone(), reader }).collect()
 }
 
 /// Returns true if the program keeps the other end of the pair to which `port` belongs.

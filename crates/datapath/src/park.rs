@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use linerate_port::moderation::{Rest, SLEEP_MIN};
 use linerate_port::wait::{Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, clock};
+use linerate_skb::Verdict;
 
 use crate::napi::Napi;
 use crate::worker::{Turned, Worker};
@@ -25,6 +26,8 @@ pub(crate) const TIMER: u64 = u64::MAX - 1;
 /// Longest time between two checks for room while packets wait for room. It equals memif's shortest
 /// wait for room, so that the time does not depend on the length of a ring.
 const ROOM_INTERVAL: Duration = SLEEP_MIN;
+/// Most events of a worker: one of each queue, of the bell and of the timer.
+const EVENTS_MAX: usize = Verdict::OUTPUTS_MAX + 2;
 
 impl Worker {
     /// Decides when to poll next. Keeps the decision under load: a queue that used its whole budget
@@ -77,7 +80,6 @@ impl Worker {
     /// # Errors
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
         // The sender stores an order before it rings the bell. So an order whose ring is drained here is seen below,
         // and a later ring makes the descriptor readable.
         self.slot.bell().drain();
@@ -100,6 +102,9 @@ impl Worker {
             self.arm_all()?
         };
         self.is_armed = armed;
+        if armed {
+            self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
+        }
         Ok(armed)
     }
 
@@ -180,15 +185,34 @@ impl Worker {
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut events: [Event; 16] = [NO_EVENT; 16];
         let n = self.epoll.wait(&mut events, timeout)?;
+        if n == events.len() {
+            return self.woken_by_many();
+        }
+        Ok(self.count_wakeups(&events[..n]))
+    }
+
+    /// Counts the causes of a wake-up that had more events than a sleep has room for; returns true
+    /// if one was a queue.
+    ///
+    /// Cost: a syscall. It reads all events again: each stays until the turn has dealt with it.
+    #[cold]
+    fn woken_by_many(&mut self) -> io::Result<bool> {
+        let mut events: [Event; EVENTS_MAX] = [NO_EVENT; EVENTS_MAX];
+        let n = self.epoll.wait(&mut events, Some(Duration::ZERO))?;
+        Ok(self.count_wakeups(&events[..n]))
+    }
+
+    /// Counts a wake-up for each queue among the events; returns true if there is one.
+    fn count_wakeups(&mut self, events: &[Event]) -> bool {
         let mut by_queue = false;
-        for event in &events[..n] {
+        for event in events {
             let tag = { event.data }.u64();
             if let Some(napi) = self.napis.get_mut(tag as usize) {
                 napi.woken();
                 by_queue = true;
             }
         }
-        Ok(by_queue)
+        by_queue
     }
 
     /// Leaves the devices alone until the time `until`, so that packets gather.
@@ -209,12 +233,15 @@ impl Worker {
             }
             return Ok(());
         }
-        self.meter.falls_asleep(since, clock::thread_cpu_ns);
-        let by_queue = if self.napis.iter_mut().any(Napi::is_impatient) {
+        let is_impatient = self.napis.iter_mut().any(Napi::is_impatient);
+        if is_impatient {
             self.epoll.alarm(None)?;
             if !self.arm_impatient()? {
                 return Ok(());
             }
+        }
+        self.meter.falls_asleep(since, clock::thread_cpu_ns);
+        let by_queue = if is_impatient {
             let by_queue = self.sleep(Some(time))?;
             self.slot.bell().drain();
             by_queue
@@ -225,8 +252,10 @@ impl Worker {
             }
             false
         };
-        self.slot.waits().held_off(since.elapsed());
-        if !by_queue {
+        let woke = Instant::now();
+        self.slot.waits().held_off(woke.saturating_duration_since(since));
+        // The bell or the caller's timeout may have ended the sleep before the hold.
+        if !by_queue && woke >= until {
             self.napis.iter_mut().for_each(Napi::hold_ended);
         }
         self.learn();
@@ -244,7 +273,7 @@ impl Worker {
         self.is_armed = false;
         // A valid descriptor gives no error; without the cause, the wake-up is not counted.
         let by_queue = self.sleep(Some(Duration::ZERO)).unwrap_or_default();
-        if !by_queue && matches!(self.rest, Rest::Hold { .. }) {
+        if !by_queue && matches!(self.rest, Rest::Hold { until, .. } if until <= Instant::now()) {
             self.napis.iter_mut().for_each(Napi::hold_ended);
         }
         self.learn();

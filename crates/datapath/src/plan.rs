@@ -6,10 +6,13 @@ use linerate_skb::{Holders, Trust};
 
 use crate::ports::{Named, Planned};
 use crate::steer::Fan;
-use crate::tx_batch::TxBatch;
+use crate::tx_batch::{AUTO_PACKETS, TxBatch};
 
 /// Frames of the pool for a program that keeps a port: its hot lists and batches, and those of its packets that wait.
 const PROGRAM_FRAMES: u64 = 4096;
+/// Packets between a discipline and the device, whatever the backlog is: those in the fifo, and one
+/// that waits for tokens.
+const AFTER_QDISC: usize = AUTO_PACKETS + 1;
 
 /// Sizes that the builder has decided.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +47,11 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
     let twice = |i: &usize| ports[..*i].iter().any(|port| port.spec.name == ports[*i].spec.name);
     if let Some(i) = (0..ports.len()).find(twice) {
         return bad(format!("two ports are named '{}'", ports[i].spec.name));
+    }
+    if let Some((port, _)) = wires.iter().find(|(a, b)| a == b) {
+        let why = format!("a wire joins '{}' to itself", ports[*port].spec.name);
+        return Err(Error::new(Code::Topology, "cannot build the engine", why)
+            .fix("name two different ports"));
     }
     for (i, port) in ports.iter().enumerate() {
         // The first output of a division is on a wire already, which the check includes.
@@ -285,7 +293,8 @@ pub(crate) fn holders(
         } else if queues == 0 {
             continue;
         } else {
-            let backlogs = (queues * sizes.backlog) as u64;
+            let after_qdisc = if demand.qdisc_packets > 0 { AFTER_QDISC } else { 0 };
+            let backlogs = (queues * sizes.backlog.max(after_qdisc)) as u64;
             holders.add(format!("{} backlog", demand.name), backlogs * longest);
         }
         if demand.qdisc_packets > 0 {
@@ -402,6 +411,19 @@ mod tests {
         assert_eq!([sum([0, 1], 0), sum([0, 1], 1)], [64 + 50 + 200, 64 + 50 + 200 + 128]);
         // Packets that a stage sends to the unwired port wait in that port's backlog.
         assert_eq!([sum([0, 0], 0), sum([0, 0], 1)], [64 + 50 + 400, 64 + 50 + 400 + 128]);
+    }
+
+    #[test]
+    fn a_discipline_has_a_fifo_whatever_the_backlog_is() {
+        let texts = ["a=gen:,size=60", "b=sink:,qdisc=fifo,limit=10"];
+        let ports = ports::plan(named(&texts), &[(0, 1)]).unwrap();
+        let demands = demands(&ports, &[0; 2], &[vec![0], vec![0]]);
+        for (backlog, after) in [(1, 65), (100, 100)] {
+            let sizes = Sizes { budget: 1, backlog, tx_batch: TxBatch::Auto };
+            let h = holders(&demands, 0, sizes, &[Some(50)], usize::MAX).to_string();
+            let expected = format!("a backlog {backlog} + b backlog {after} + b qdisc 10");
+            assert!(h.contains(&expected), "{h}");
+        }
     }
 
     #[test]

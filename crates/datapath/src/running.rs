@@ -45,7 +45,7 @@ impl Running {
         for (i, (mut worker, slot)) in workers.into_iter().enumerate() {
             let cpu = cpus.get(i).copied();
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
-            let notice = running.notice.clone();
+            let (notice, own) = (running.notice.clone(), slot.clone());
             let body = move || {
                 // After a panic, too, the thread must report that it is over: a halt waits for that.
                 let start = || cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
@@ -55,7 +55,9 @@ impl Running {
                 let _ = pinned.send(pin);
                 // Send the notice only after `run` has dropped the worker, so that the ledger
                 // includes its packets.
-                notice.tell_over(go.then(|| run(i, worker)).flatten());
+                let failed = go.then(|| run(i, worker)).flatten();
+                own.set_over();
+                notice.tell_over(failed);
             };
             let name = format!("linerate-{i}");
             let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|e| {
@@ -83,7 +85,8 @@ impl Running {
         Control { slots: self.slots.clone().into() }
     }
 
-    /// Returns true once every source has ended and every packet has left the engine.
+    /// Returns true once every source has ended and every packet has left the engine. Packets that a
+    /// device or a wrapper was given, and has still to send, have left it.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
@@ -120,11 +123,15 @@ impl Running {
     }
 
     /// Stops the engine: receives nothing more, sends waiting packets for up to `timeout`, and
-    /// drops the rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
+    /// drops the rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`). If a
+    /// worker has failed, the others still send theirs.
+    ///
+    /// In this time it also waits for devices and wrappers to send the packets that they were
+    /// given.
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool_stats().memory_bytes();
         self.all(Phase::Drain);
-        let drained = || (self.failed() || self.at_rest(true)).then_some(());
+        let drained = || self.at_rest(true).then_some(());
         let _ = self.notice.wait(after(timeout), drained);
         let pool = self.stats.pool_stats();
         let failed = self.halt();
@@ -141,10 +148,13 @@ impl Running {
     }
 
     /// Returns true if no packet is in flight: no worker is in a turn or has packets waiting, and
-    /// no ring between workers holds one.
+    /// no ring between workers holds one. If `draining`, workers that are over and the rings that
+    /// they read count as empty.
     fn at_rest(&self, draining: bool) -> bool {
         let turns = || self.slots.iter().map(|slot| slot.quiet_turns(draining));
-        all_at_rest(turns, || self.stats.in_rings() == 0)
+        let reads =
+            |worker: usize| !draining || self.slots.get(worker).is_none_or(|slot| !slot.is_over());
+        all_at_rest(turns, || self.stats.in_rings(reads) == 0)
     }
 
     fn all(&self, phase: Phase) {
@@ -189,7 +199,7 @@ impl Drop for Running {
 pub struct Stopped {
     /// The account of every packet.
     pub ledger: Ledger,
-    /// Statistics of each port, in the order of their definition.
+    /// Statistics of each port that a worker served, in the order of their definition.
     pub ports: Vec<PortStats>,
     /// Statistics of each worker's time, up to its end.
     pub workers: Vec<WorkerStats>,

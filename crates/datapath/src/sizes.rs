@@ -9,8 +9,9 @@ const RANGES: usize = 12;
 /// Transmit calls by the number of packets that the device accepted: none, 1, 2–3, 4–7 and so on,
 /// and 1024 or more.
 ///
-/// Calls with no accepted packet found the device full. Each segment of a superframe that is cut in front of the device
-/// is a packet.
+/// In a call without an accepted packet, the device was full, all packets were dropped on the way
+/// to it, as to a ring whose reader is gone, or a superframe waited for a free frame. Each segment
+/// of a superframe that is cut in front of the device is a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchSizes {
     /// Calls in each range.

@@ -23,8 +23,19 @@ pub(crate) struct Entry {
     pub flags: DriverFlags,
     pub obtained: Obtained,
     pub queues: Vec<(Arc<QueueStats>, Arc<QueueSlot>)>,
-    /// Counters of the pair to which the port belongs; empty for other drivers.
-    pub rings: Vec<Arc<QueueStats>>,
+    /// The ways of rings between workers that lead to the port; none for other ports.
+    pub rings: Vec<Way>,
+}
+
+/// One direction of a ring between workers.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    /// Counters of the end that sends.
+    pub from: Arc<QueueStats>,
+    /// Counters of the end that receives.
+    pub to: Arc<QueueStats>,
+    /// The worker that receives.
+    pub reader: usize,
 }
 
 /// A handle for reading the statistics of a running engine. A reading costs the workers nothing.
@@ -85,7 +96,7 @@ pub struct QueueReading {
 }
 
 impl Stats {
-    /// Returns the statistics of every port, in the order of their definition.
+    /// Returns the statistics of every port that a worker serves, in the order of their definition.
     #[must_use]
     pub fn ports(&self) -> Vec<PortStats> {
         self.ports.iter().map(PortStats::read).collect()
@@ -141,11 +152,14 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the number of packets in rings between workers, computed from the counters of both
-    /// ends.
-    pub(crate) fn in_rings(&self) -> u64 {
-        let counts = self.ports.iter().flat_map(|port| &port.rings).map(|end| end.counts());
-        counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))
+    /// Returns the number of packets in rings on the way to the workers for which `reads` returns
+    /// true, computed from the counters of both ends.
+    pub(crate) fn in_rings(&self, reads: impl Fn(usize) -> bool) -> u64 {
+        let ways = self.ports.iter().flat_map(|port| &port.rings).filter(|way| reads(way.reader));
+        ways.fold(0, |n: u64, way| {
+            let (sent, received) = (way.from.counts().tx_packets, way.to.counts().rx_packets);
+            n.wrapping_add(sent).wrapping_sub(received)
+        })
     }
 }
 

@@ -153,7 +153,8 @@ impl Term {
     }
 }
 
-/// Statistics of a port's transmit calls: each call flushes waiting packets, with one doorbell.
+/// Statistics of a port's transmit calls: each call flushes waiting packets, with one doorbell, or
+/// several if superframes are cut in front of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Flushes {
@@ -163,7 +164,7 @@ pub struct Flushes {
     pub timed: u64,
     /// Total time of the timed calls, including the doorbell and the device's copying.
     pub timed_ns: u64,
-    /// Distribution of the calls by the number of packets sent.
+    /// Distribution of the calls by the number of packets that the device accepted.
     pub sizes: BatchSizes,
 }
 

@@ -30,7 +30,7 @@ use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Interval of queries that cost a device a syscall.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// Turns between two checks of the devices' health, under load.
+/// Turns between two checks of the devices' health, while packets move and the worker never sleeps.
 const HEALTH_TURNS: u32 = 4096;
 /// Interval of checks whether a device has sent its packets before it is closed.
 const SENT_INTERVAL: Duration = Duration::from_millis(1);
@@ -286,9 +286,12 @@ impl Worker {
     fn settle(&mut self, received: bool, sent: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
         let moved = received || sent;
-        let checks = !moved || self.turns.is_multiple_of(HEALTH_TURNS);
-        // In some modes the worker also sleeps after a turn in which packets moved.
-        if checks || self.rest != Rest::Look {
+        // In some modes the worker also sleeps after a turn in which packets moved. It makes few
+        // turns then, so the time decides when to publish.
+        let sleeps = self.rest != Rest::Look;
+        let is_due = sleeps && self.ask_at.is_none_or(|at| now >= at);
+        let checks = !moved || is_due || self.turns.is_multiple_of(HEALTH_TURNS);
+        if checks || sleeps {
             self.note_withheld(now);
         }
         let mut turned = match self.rest {
@@ -416,8 +419,10 @@ impl Worker {
     /// sent.
     ///
     /// A program's own loop ends with this call; dropping the worker drops the remaining packets as
-    /// `stopped`. Drain workers with rings between them at the same time, each on its thread: the
-    /// reader of a ring alone would end too early, and the writer alone may wait for room.
+    /// `stopped`. Drain workers with rings between them at the same time, each on its thread,
+    /// because the writer of a ring may wait for room. The reader's call returns true once the ring
+    /// is empty, although its writer may still have packets: repeat the reader's call until the
+    /// writer's call has returned, and once more after that.
     ///
     /// # Errors
     /// Whatever epoll says.

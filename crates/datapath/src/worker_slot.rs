@@ -61,6 +61,8 @@ pub(crate) struct WorkerSlot {
     queues: Vec<QueueOf>,
     turns: Turns,
     ended: AtomicBool,
+    /// True once the worker's thread has dropped the worker.
+    over: AtomicBool,
     waits: Arc<Waits>,
     bell: EventFd,
     notice: Arc<Notice>,
@@ -76,6 +78,7 @@ impl WorkerSlot {
             queues,
             turns: Turns::new(),
             ended: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             waits: Arc::default(),
             bell: EventFd::new()?,
             notice: notice.clone(),
@@ -174,8 +177,13 @@ impl WorkerSlot {
     }
 
     /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
-    /// has work, or if `draining` and it has not seen the order to drain.
+    /// has work, or if `draining` and it has not seen the order to drain. If `draining`, a worker
+    /// that is over is at rest.
     pub fn quiet_turns(&self, draining: bool) -> Option<u64> {
+        if draining && self.is_over() {
+            // An odd number, which no worker at rest has.
+            return Some(u64::MAX);
+        }
         let turns = self.turns.at_rest();
         let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
         let knows = !draining || Phase::of(seen) != Phase::Run;
@@ -211,5 +219,16 @@ impl WorkerSlot {
     /// Returns true if every source of the worker has ended and no packet waits to be sent.
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Records that the worker was dropped, after a halt or because it failed; only the thread of
+    /// the worker calls it.
+    pub fn set_over(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    /// Returns true once the worker was dropped by its thread.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 }

@@ -69,6 +69,7 @@ fn a_topology_that_makes_no_sense_is_refused() {
     let two = || Engine::builder().port("a", "gen:").port("b", "sink:");
     for (builder, word) in [
         (two().wire("a", "c"), "no such port"),
+        (two().wire("a", "a"), "joins 'a' to itself"),
         (two().wire("a", "b").wire("b", "a"), "more than one wire"),
         (two().port("a", "null:").wire("a", "b"), "two ports"),
         (two().port("r", "ring:x").wire("a", "r"), "1 of the two ends"),
@@ -367,6 +368,36 @@ fn a_dead_worker_is_noticed_while_others_run() {
     let stopped = running.stop(LONG);
     assert!(stopped.failed.is_some());
     assert!(stopped.ledger.dropped(DropReason::STOPPED) > 0, "{stopped}");
+    assert!(stopped.ledger.is_drained(), "{stopped}");
+}
+
+/// Packets in a ring that the failed worker read will never be received.
+#[test]
+fn a_stop_waits_for_the_packets_of_live_workers_and_not_for_those_of_a_failed_one() {
+    let engine = Engine::builder()
+        .port("r1", "ring:r")
+        .port("b", "sink:")
+        .port("a", "gen:")
+        .port("r0", "ring:r")
+        .port("c", "gen:,count=200,size=60")
+        // 12,000 bytes take about 1.8 s: they still wait when the stop begins.
+        .port("d", "sink:,shape=50kbit,burst=1k")
+        .wire("r1", "b")
+        .wire("a", "r0")
+        .wire("c", "d")
+        .stage(|cx| PanicsIfFirst(cx.worker()))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    let start = Instant::now();
+    while !running.failed() || running.stats().ports()[4].counts.rx_packets < 200 {
+        assert!(start.elapsed() < LONG, "{}", running.stats().ledger());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let start = Instant::now();
+    let stopped = running.stop(LONG);
+    assert!(stopped.failed.is_some() && start.elapsed() < LONG / 2, "{stopped}");
+    assert_eq!(stopped.ports[5].counts.tx_packets, 200, "{stopped}");
     assert!(stopped.ledger.is_drained(), "{stopped}");
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_port::wait::EventFd;
-use linerate_port::{Caps, Copies, Origin, QueueOps, TxOffload, Want};
+use linerate_port::{Caps, Copies, Gathers, Origin, QueueOps, TxOffload, Want};
 use linerate_skb::{Ledger, Offload, Pool};
 
 use super::*;
@@ -23,6 +23,8 @@ struct Calls {
     room: usize,
     /// The packet that the device never takes, and drops if it is offered another one with it.
     guilty: Option<u32>,
+    /// True if the driver drops all packets, as to a ring whose reader is gone.
+    drops_all: bool,
     /// Packets that a wrapper withholds, of which one leaves in each call.
     withheld: usize,
 }
@@ -44,6 +46,9 @@ impl QueueOps for Device {
         let number =
             |skb: &linerate_skb::Skb| u32::from_be_bytes(*skb.data().first_chunk().unwrap());
         calls.offered.push(batch.len());
+        if calls.drops_all {
+            batch.discard_first(batch.len(), DropReason::PEER_GONE, mem);
+        }
         let mut n = batch.len().min(calls.room);
         if calls.guilty.is_some() && batch.iter().next().map(number) == calls.guilty {
             n = n.saturating_sub(1);
@@ -169,6 +174,7 @@ fn device_is_given_lists_whatever_its_caps_declare() {
         let caps = Caps {
             copies: if is_set(0) { Copies::Never } else { Copies::Always },
             rx_ring_len: is_set(1).then_some(1),
+            rx_gathers: Gathers { time: Duration::from_millis(u64::from(is_set(1))), bytes: 1 },
             notifies_tx_space: is_set(2),
             checksum: offload(3),
             gso: offload(3),
@@ -378,6 +384,21 @@ fn segments_that_leave_later_are_counted_as_accepted() {
     let Flushes { calls, sizes, .. } = bench.egress.flushes;
     assert_eq!((calls, sizes.to_string().as_str()), (4, "0: 1, 1: 1, 2-3: 2"));
     assert_eq!((bench.ledger().sent, bench.ledger().in_flight), (5, 0));
+}
+
+#[test]
+fn packet_that_the_driver_drops_is_not_counted_as_accepted() {
+    let mut bench = Bench::capped(TxBatch::Auto, 64, ROOM);
+    bench.calls.lock().unwrap().guilty = Some(0);
+    bench.put(2, 60);
+    assert!(bench.xmit(0));
+    assert_eq!(bench.egress.flushes.sizes.to_string(), "1: 1");
+    assert_eq!((bench.ledger().sent, bench.ledger().dropped_total()), (1, 1));
+    bench.calls.lock().unwrap().drops_all = true;
+    bench.put(1, 60);
+    assert!(bench.xmit(0), "the packet left, though the device accepted none");
+    assert_eq!(bench.egress.flushes.sizes.full(), 1);
+    assert_eq!((bench.ledger().sent, bench.ledger().dropped_total()), (1, 2));
 }
 
 /// S2.8: with a short backlog, the list is as long as its cap; a larger cap replaces the list.

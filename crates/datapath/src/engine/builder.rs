@@ -91,6 +91,10 @@ impl EngineBuilder {
     /// Keeps a port for the program, which serves it by a thread of its own: the port is opened with the others, in
     /// their memory, and no worker serves it. It is on no wire. [`Engine::take`](crate::Engine::take) returns its queues.
     ///
+    /// [`Stats::ports`](crate::Stats::ports), [`Stopped::ports`](crate::Stopped::ports) and
+    /// [`Engine::wait_until_up`](crate::Engine::wait_until_up) include every port that a worker
+    /// serves, and not this one: the program reads its counters and its health from the queues.
+    ///
     /// With the other end of a ring, a program receives what a worker passes on, and sends through it, without a copy:
     ///
     /// ```
@@ -124,7 +128,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Wraps each queue of a port when the port is opened: in a trace, a tee, faults, or a
+    /// Wraps each queue of a port when the port is opened: in a tee, faults, or a
     /// [`Layer`](linerate_port::wrap::Layer) of the program's own. The last wrapper added is
     /// nearest to the worker. The program keeps its own handle, such as a
     /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.

@@ -96,6 +96,55 @@ fn a_worker_holds_until_the_time_and_counts_one_irq() {
     assert_eq!((counts.hold_ends, counts.wakeups, counts.irqs()), (1, 0, 1));
 }
 
+/// In `interrupt`, the worker sleeps after each turn, and each turn receives packets.
+#[test]
+fn figures_are_published_ten_times_a_second_though_every_turn_moves_packets() {
+    let (mut worker, _, _) = dense(false, 1);
+    worker.napis[0].set_moderation(Moderation::Interrupt);
+    let page = worker.napis[0].readings().1;
+    let now = Instant::now() + Duration::from_secs(1);
+    // Each turn offers the waiting packet to the device; `dense` makes three turns.
+    for (after_ms, published) in [(0, 4), (50, 4), (100, 6)] {
+        assert_eq!(worker.turn(now + Duration::from_millis(after_ms)), Turned::Idle);
+        assert_eq!(page.flushes.read().calls, published, "{after_ms}");
+    }
+}
+
+#[test]
+fn arm_that_finds_work_begins_no_measurement_of_a_sleep() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let fd = EventFd::new().unwrap();
+    let nic = Nic { fd, bursts: Vec::new(), here: 1, calls: Arc::default() };
+    let (egress, tally) = (Egress::new(1, None), pool.tally("backlog"));
+    let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
+    napi.peer = Some(0);
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    assert!(!worker.arm().unwrap() && !worker.meter.is_sample());
+    assert_eq!(worker.napis[0].counts().rechecks, 1, "the device was asked");
+}
+
+#[test]
+fn every_queue_that_ends_a_sleep_is_counted_whatever_their_number() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let napi = |i| {
+        let fd = EventFd::new().unwrap();
+        let nic = Nic { fd, bursts: vec![1], here: 0, calls: Arc::default() };
+        let (egress, tally) = (Egress::new(1, None), pool.tally("backlog"));
+        let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(i), egress, tally);
+        napi.peer = Some(i);
+        napi.set_moderation(Moderation::Napi);
+        napi
+    };
+    let napis: Vec<Napi> = (0..40).map(napi).collect();
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(napis, Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    let turned = worker.turn(Instant::now());
+    worker.park(turned, Some(Duration::from_secs(20))).unwrap();
+    let wakeups: Vec<u64> = worker.napis.iter().map(|napi| napi.counts().wakeups).collect();
+    assert_eq!(wakeups, [1; 40]);
+}
+
 #[test]
 fn order_to_a_worker_ends_its_hold() {
     let (mut worker, slot, _) = dense(true, 0);
@@ -106,6 +155,7 @@ fn order_to_a_worker_ends_its_hold() {
     let start = Instant::now();
     worker.park(far, Some(Duration::from_millis(5))).unwrap();
     assert!((Duration::from_millis(5)..Duration::from_secs(50)).contains(&start.elapsed()));
+    assert_eq!(worker.napis[0].counts().hold_ends, 0, "no hold lasted to its end");
 }
 
 #[test]
@@ -174,6 +224,9 @@ impl QueueOps for Nic {
     }
 
     fn arm(&mut self, _: Want) -> bool {
+        if self.here > 0 {
+            return false;
+        }
         self.calls.lock().unwrap().push("unmask");
         self.here = self.bursts.pop().unwrap_or(0);
         if self.here > 0 {

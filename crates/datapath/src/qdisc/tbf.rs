@@ -121,7 +121,8 @@ pub struct Tbf<Q> {
     /// The packet that waits for tokens.
     ahead: Batch,
     ahead_bytes: u64,
-    /// Length of the longest packet seen so far.
+    /// Length of the longest packet so far, which no held packet exceeds. If it reaches or exceeds
+    /// the burst, packets leave one by one, until none is held: then it is set to 0.
     longest_bytes: u64,
     /// Packets dropped because they are longer than the burst; `inner` does not count them.
     too_long: Moved,
@@ -156,6 +157,11 @@ impl<Q: Qdisc> Tbf<Q> {
         Moved { packets: self.ahead.len(), bytes }
     }
 
+    /// Returns true if no packet is held.
+    fn is_empty(&self) -> bool {
+        self.ahead.is_empty() && self.inner.counts().held.packets == 0
+    }
+
     /// Drops those of the first `n` packets that are longer than the burst and no superframes; enqueues the others in
     /// `inner`.
     #[cold]
@@ -176,9 +182,14 @@ impl<Q: Qdisc> Tbf<Q> {
 
 impl<Q: Qdisc> Qdisc for Tbf<Q> {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        let burst_bytes = self.rate.burst_bytes();
+        if self.longest_bytes >= burst_bytes && self.is_empty() {
+            // While it is as long as the burst, every packet leaves alone.
+            self.longest_bytes = 0;
+        }
         let n = n.min(batch.len());
         let longest = batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64;
-        if longest > self.rate.burst_bytes() {
+        if longest > burst_bytes {
             return self.enqueue_short(batch, n, now, mem);
         }
         self.longest_bytes = self.longest_bytes.max(longest);
@@ -258,5 +269,41 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         self.inner.purge(reason, mem);
         self.purged += self.waiting();
         self.ahead.discard_first(1, reason, mem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use linerate_skb::{Offload, Pool};
+
+    use super::super::tests::udp;
+    use super::super::{Fifo, Limit};
+    use super::*;
+
+    #[test]
+    fn packets_leave_together_again_after_a_superframe_longer_than_the_burst() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, now) = (pool.local(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let mut tbf = Tbf::new(8_000_000, 1000, Fifo::new(Limit::packets(9)));
+        let (mut batch, mut out) = (Batch::with_capacity(2), Batch::with_capacity(2));
+        let mut superframe = udp(&mut mem, 1, 200, 9, 5000);
+        assert!(superframe.set_offload(Offload { gso_type: 1, ..Offload::NONE }));
+        assert!(batch.push(superframe).is_ok());
+        tbf.enqueue(&mut batch, 1, now, &mut mem);
+        assert!(batch.push(udp(&mut mem, 1, 200, 9, 300)).is_ok());
+        tbf.enqueue(&mut batch, 1, now, &mut mem);
+        assert_eq!(tbf.longest_bytes, 5000, "the superframe is held");
+        for now in [now, later] {
+            let most = Moved { packets: 1, bytes: u64::MAX };
+            assert_eq!(tbf.dequeue(&mut out, most, now, &mut mem).packets, 1);
+            out.consume(&mut mem);
+        }
+        assert!(batch.push(udp(&mut mem, 1, 200, 9, 300)).is_ok());
+        tbf.enqueue(&mut batch, 1, later, &mut mem);
+        assert_eq!(tbf.longest_bytes, 300);
+        tbf.purge(DropReason::STOPPED, &mut mem);
     }
 }

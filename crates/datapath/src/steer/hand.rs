@@ -31,12 +31,15 @@ pub(crate) struct Hand {
     handed: u64,
     /// Packets that the near end had sent when no packet last waited in its worker.
     sent: u64,
+    /// The value of `sent` before that.
+    sent_before: u64,
     /// Packets that all stages had given to the near end by then.
     given: u64,
     /// Packets of `sent` that are known to have left.
     left: u64,
     mark: Option<u64>,
-    /// True if other stages also send to the output, so that the counts are only a bound.
+    /// True if a packet's number in `handed` may be less than its number in the ring: other stages
+    /// send to the output, too, or a wrapper of the near end may lose and double packets.
     shared: bool,
 }
 
@@ -70,8 +73,16 @@ impl Reader {
 }
 
 impl Hand {
-    pub fn new(near: Arc<QueueStats>, own: Option<(Arc<Clear>, usize)>, far: Option<Far>) -> Hand {
-        Hand { near, own, far, handed: 0, sent: 0, given: 0, left: 0, mark: None, shared: false }
+    /// Creates an output to which no packet was handed over; `shared` is true if its near end has a
+    /// wrapper.
+    pub fn new(
+        near: Arc<QueueStats>,
+        own: Option<(Arc<Clear>, usize)>,
+        far: Option<Far>,
+        shared: bool,
+    ) -> Hand {
+        let (handed, sent, sent_before, given, left, mark) = (0, 0, 0, 0, 0, None);
+        Hand { near, own, far, handed, sent, sent_before, given, left, mark, shared }
     }
 
     /// Counts a packet handed over; returns the packet's number.
@@ -88,6 +99,7 @@ impl Hand {
     pub fn sent(&mut self) {
         let own = self.handed - self.sent;
         let given = self.own.as_ref().map_or(0, |(page, end)| page.given(*end));
+        self.sent_before = self.sent;
         self.sent = self.near.counts().tx_packets;
         self.shared |= self.sent > self.handed || given.saturating_sub(self.given) > own;
         (self.given, self.handed) = (given, self.sent);
@@ -115,11 +127,17 @@ impl Hand {
     }
 
     /// Returns true if the packet with that number, and all packets before it, have left. Call it
-    /// only if this worker had no waiting packet at some time after the packet was handed over.
-    pub fn has_left(&self, number: u64) -> bool {
-        // The number of a dropped packet is never reached; then compare with all sent packets, which have left by
-        // then.
-        let number = if self.shared { self.sent } else { number.min(self.sent) };
+    /// only if this worker had no waiting packet at some time after the packet was handed over;
+    /// `is_new` is true unless [`Hand::sent`] was called twice since then.
+    pub fn has_left(&self, number: u64, is_new: bool) -> bool {
+        let number = match (self.shared, is_new) {
+            // The number of a dropped packet is never reached; then compare with all sent packets, which have left by
+            // then.
+            (false, _) => number.min(self.sent),
+            // Whatever its number in the ring, the packet was sent before the next call of `sent`.
+            (true, true) => self.sent,
+            (true, false) => self.sent_before,
+        };
         self.left >= number
     }
 }
@@ -134,14 +152,44 @@ mod tests {
         let has_left = |given| {
             let near = Arc::<QueueStats>::default();
             let far = Far { page: Clear::of(1, 0), end: 0, out: Vec::new() };
-            let mut hand = Hand::new(near.clone(), Some((Clear::of(0, given), 0)), Some(far));
+            let mut hand =
+                Hand::new(near.clone(), Some((Clear::of(0, given), 0)), Some(far), false);
             let (first, _) = (hand.handed(), hand.handed());
             near.count_tx(2, 120);
             hand.sent();
             hand.advance();
-            hand.has_left(first)
+            hand.has_left(first, true)
         };
         assert!(has_left(2), "without the other stage it is the first that left");
         assert!(!has_left(3));
+    }
+
+    #[test]
+    fn packet_after_a_doubled_one_has_not_left_before_its_place_in_the_ring_has() {
+        // A wrapper doubles the first of three packets and drops the third: the second one is the
+        // third in the ring.
+        let of = |received, is_wrapped| {
+            let near = Arc::<QueueStats>::default();
+            let far = Far { page: Clear::of(received, 0), end: 0, out: Vec::new() };
+            let own = Some((Clear::of(0, 3), 0));
+            let mut hand = Hand::new(near.clone(), own, Some(far), is_wrapped);
+            let (_, second, _) = (hand.handed(), hand.handed(), hand.handed());
+            near.count_tx(3, 180);
+            hand.sent();
+            hand.advance();
+            (near, hand, second)
+        };
+        let has_left = |received, is_wrapped| {
+            let (_, hand, second) = of(received, is_wrapped);
+            hand.has_left(second, true)
+        };
+        assert!(has_left(2, false), "without a wrapper it is the second in the ring");
+        assert!(!has_left(2, true) && has_left(3, true));
+        // Packets that are sent later do not delay the answer.
+        let (near, mut hand, second) = of(3, true);
+        hand.handed();
+        near.count_tx(1, 60);
+        hand.sent();
+        assert!(!hand.has_left(second, true) && hand.has_left(second, false));
     }
 }

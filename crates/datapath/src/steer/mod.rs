@@ -121,6 +121,10 @@ impl Steering {
     /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its packets have left its
     /// present output; a bucket whose packets never pause long enough does not move.
     ///
+    /// This keeps flows in order over rings between workers. Packets that lie unread in a ring that
+    /// the program [keeps](crate::EngineBuilder::keep) are not waited for, so a move can reorder a
+    /// flow there, unless the program's thread has read them before.
+    ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such bucket or output: then nothing has changed.
     pub fn give(&self, buckets: std::ops::Range<usize>, output: usize) -> Result<()> {
@@ -174,9 +178,11 @@ pub(crate) struct Steer {
     hands: Vec<Hand>,
     steering: Steering,
     buckets: Box<[Bucket; BUCKETS]>,
-    /// The worker's own page; the next field is the count of turns that was last read from it.
+    /// The worker's own page; the next fields are the count of turns that was last read from it,
+    /// and the one before.
     own: Arc<Clear>,
     clears: u64,
+    clears_before: u64,
     version: u32,
     waiting: u64,
     /// Hashes of a batch's packets, allocated for the longest batch.
@@ -203,6 +209,7 @@ impl Steer {
             buckets: Box::new(std::array::from_fn(first)),
             own,
             clears: 0,
+            clears_before: 0,
             version: 0,
             waiting: 0,
             hashes: Vec::with_capacity(BUDGET.max as usize),
@@ -221,7 +228,7 @@ impl Steer {
             self.count();
         }
         if clears != self.clears {
-            self.clears = clears;
+            (self.clears_before, self.clears) = (self.clears, clears);
             self.hands.iter_mut().for_each(Hand::sent);
         }
         if self.waiting > 0 {
@@ -240,7 +247,9 @@ impl Steer {
     #[cold]
     fn follow(&mut self, at: usize) {
         let bucket = &mut self.buckets[at];
-        let has_left = |hand: &Hand| bucket.clears < self.clears && hand.has_left(bucket.last);
+        let is_new = bucket.clears >= self.clears_before;
+        let has_left =
+            |hand: &Hand| bucket.clears < self.clears && hand.has_left(bucket.last, is_new);
         if self.hands.get(usize::from(bucket.to)).is_none_or(has_left) {
             bucket.to = bucket.wanted;
             self.waiting = self.waiting.saturating_sub(1);

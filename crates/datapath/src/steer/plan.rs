@@ -114,7 +114,9 @@ pub(crate) fn link(
             match place(*port) {
                 Some((by, at, near)) if by == worker => {
                     let own = end_of(worker, at).map(|end| (pages[worker].clone(), end));
-                    outputs.push((PortId(at as u8), Hand::new(near, own, far(name))));
+                    let is_wrapped = groups[by].napis[at].meter.is_some();
+                    let hand = Hand::new(near, own, far(name), is_wrapped);
+                    outputs.push((PortId(at as u8), hand));
                 }
                 _ => return bad(format!("'{name}' is on another worker"), "rings: ring:NAME"),
             }

@@ -16,10 +16,6 @@ pub(super) enum Left {
     Superframes,
 }
 
-const NEEDS_CHECKSUM: u8 = 1;
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-
 impl Left {
     /// Removes from `frame` the work that can be left to a device, and returns the offload that describes this work.
     ///
@@ -31,7 +27,7 @@ impl Left {
         }
         checksum_left(frame).map_or(Offload::NONE, |partial| {
             let offload = Offload {
-                flags: NEEDS_CHECKSUM,
+                flags: Offload::NEEDS_CHECKSUM,
                 csum_start: partial.start as u16,
                 csum_offset: partial.offset as u16,
                 ..Offload::NONE
@@ -102,7 +98,10 @@ fn superframe(frame: &[u8], offload: Offload) -> Offload {
         return offload;
     }
     let Ok(gso_size) = u16::try_from(payload.len()) else { return offload };
-    let gso_type = if matches!(view.ip(), IpRef::V4(_)) { GSO_TCPV4 } else { GSO_TCPV6 };
+    let gso_type = match view.ip() {
+        IpRef::V4(_) => Offload::GSO_TCPV4,
+        IpRef::V6(_) => Offload::GSO_TCPV6,
+    };
     Offload { gso_type, gso_size, hdr_len: start as u16, ..offload }
 }
 
