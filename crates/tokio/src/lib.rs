@@ -36,8 +36,19 @@ pub struct AsyncPort {
     /// A descriptor for each queue; the runtime reports only changes of its state.
     fds: Vec<AsyncFd<OwnedFd>>,
     port: Port,
-    /// True if the runtime has reported an event, and the packets were not received yet.
-    event_pending: bool,
+    event: Event,
+}
+
+/// An event that the runtime has reported, and whose packets may wait. The runtime does not report
+/// it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// No event.
+    None,
+    /// An event whose packets were not received yet.
+    Certain,
+    /// An event whose packets the program may have received by way of [`AsyncPort::port_mut`].
+    Suspect,
 }
 
 impl AsyncPort {
@@ -50,7 +61,7 @@ impl AsyncPort {
     /// Outside of a runtime, or in one without I/O, as everything of tokio's that waits for descriptors.
     pub fn new(port: Port) -> Result<AsyncPort> {
         let fds = port.descriptors().map(register).collect::<io::Result<_>>()?;
-        Ok(AsyncPort { fds, port, event_pending: false })
+        Ok(AsyncPort { fds, port, event: Event::None })
     }
 
     /// Waits until there are packets to receive. Returns false if the source has ended and everything was received.
@@ -72,7 +83,10 @@ impl AsyncPort {
         // Yield from time to time: a task whose port always has packets would otherwise starve the
         // other tasks.
         consume_budget().await;
-        if self.event_pending && want.frames() {
+        if self.event != Event::None && want.frames() {
+            if self.event == Event::Suspect {
+                self.event = Event::None;
+            }
             return Ok(true);
         }
         // Read the health before arming: `arm` then reports packets that came before the end.
@@ -98,13 +112,13 @@ impl AsyncPort {
             if changed { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
         })
         .await?;
-        self.event_pending = true;
+        self.event = Event::Certain;
         Ok(true)
     }
 
     /// Receives as many packets as `batch` has room for; returns the number received. Never waits.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
-        self.event_pending = false;
+        self.event = Event::None;
         self.port.rx(batch)
     }
 
@@ -135,10 +149,13 @@ impl AsyncPort {
     }
 
     /// Returns the port, for everything that does not wait: allocation, counts, moderation, sending
-    /// without waiting. Receive with [`AsyncPort::rx`], or until no packet is left, because the
-    /// next wait assumes that all packets were received.
+    /// without waiting. Receive with [`AsyncPort::rx`], or until no packet is left: if packets had
+    /// arrived before this call, the next wait for packets returns true at once, and the wait after
+    /// it assumes that all packets were received.
     pub fn port_mut(&mut self) -> &mut Port {
-        self.event_pending = false;
+        if self.event == Event::Certain {
+            self.event = Event::Suspect;
+        }
         &mut self.port
     }
 

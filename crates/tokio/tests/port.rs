@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use linerate::prelude::*;
-use linerate::{Turned, Worker};
+use linerate::wrap::{Layer, Wrapped};
+use linerate::{QueueOps, Turned, Worker};
 use linerate_tokio::AsyncPort;
 use tokio::io::unix::AsyncFd;
 
@@ -81,6 +82,45 @@ async fn a_wait_that_is_dropped_or_repeated_loses_nothing() {
         batch.clear();
         assert_eq!(receiver.rx(&mut batch), 0);
     }
+}
+
+/// A layer whose `arm` never reports packets that are there: the descriptor alone does.
+struct Quiet;
+
+impl Layer for Quiet {
+    fn arm(&mut self, below: &mut dyn QueueOps, want: Want) -> bool {
+        let _ = below.arm(want);
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_use_of_the_port_between_the_event_and_the_wait_loses_no_event() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let (a, b) = Port::pair(8, &pool).unwrap();
+    let a = a.wrap(|ops, _| Ok(Box::new(Wrapped::around(ops, Quiet)))).unwrap();
+    let mut receiver = AsyncPort::new(a).unwrap();
+    let mut sender = AsyncPort::new(b).unwrap();
+    let mut batch = Batch::with_capacity(4);
+    fill(&mut sender, &mut batch, 0);
+    // A queue that was never armed is readable: wait until the runtime has reported that.
+    let short = Duration::from_millis(1);
+    tokio::time::timeout(SOON, receiver.readable()).await.expect("readable at first").unwrap();
+    receiver.rx(&mut Batch::with_capacity(1));
+    while tokio::time::timeout(short, receiver.readable()).await.is_ok() {
+        receiver.rx(&mut Batch::with_capacity(1));
+    }
+    let both = async { tokio::join!(receiver.readable(), sender.send(&mut batch)) };
+    let (woken, sent) = tokio::time::timeout(SOON, both).await.expect("packets wake");
+    assert_eq!((woken, sent), (Ok(true), Ok(())));
+    assert_eq!(receiver.port_mut().alloc(&mut batch, 1), 1);
+    batch.clear();
+    let waited = tokio::time::timeout(SOON, receiver.readable()).await;
+    assert_eq!(waited.expect("the event is remembered"), Ok(true));
+    // It is remembered for one wait only, because this receives without the wait's knowledge.
+    assert_eq!(receiver.port_mut().rx(&mut batch), 4);
+    let waited = tokio::time::timeout(short, receiver.readable()).await;
+    assert!(waited.is_err(), "{waited:?}");
 }
 
 #[tokio::test]
