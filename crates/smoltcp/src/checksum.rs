@@ -3,12 +3,6 @@
 use linerate::wire::{self, Malformed};
 use linerate::{Offload, Skb, Views};
 
-/// `Offload::flags` for a checksum still to be computed; the next constant is for a verified
-/// checksum.
-const PENDING: u8 = 1;
-const VERIFIED: u8 = 2;
-/// `Offload::gso_type` for TCP over IPv4, the only superframes that smoltcp makes.
-const GSO_V4: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ETH_BYTES: usize = 14;
@@ -17,7 +11,7 @@ const ETH_BYTES: usize = 14;
 /// smoltcp skips. A checksum left to a device counts as right, because the packet was never on a wire; so does one
 /// that the port has verified. Packets of other protocols are left to smoltcp's own checks.
 pub fn is_right(frame: &[u8], offload: Offload) -> bool {
-    if offload.flags & (PENDING | VERIFIED) != 0 {
+    if offload.flags & (Offload::NEEDS_CHECKSUM | Offload::VERIFIED) != 0 {
         return true;
     }
     let right = match wire::tcp(frame) {
@@ -36,11 +30,13 @@ pub fn leave(skb: &mut Skb, segment: Option<u16>) {
         UDP => 6,
         _ => return,
     };
-    let mut offload = Offload { flags: PENDING, csum_start: start, csum_offset, ..Offload::NONE };
+    let flags = Offload::NEEDS_CHECKSUM;
+    let mut offload = Offload { flags, csum_start: start, csum_offset, ..Offload::NONE };
     if let Some(gso_size) = segment {
         let words = skb.data().get(usize::from(start) + 12).map_or(5, |byte| byte >> 4);
         offload = Offload {
-            gso_type: GSO_V4,
+            // smoltcp makes superframes of TCP over IPv4 only.
+            gso_type: Offload::GSO_TCPV4,
             gso_size,
             hdr_len: start + u16::from(words) * 4,
             ..offload

@@ -62,6 +62,8 @@ const IP_BYTES_MAX: usize = 65_535;
 pub struct Device {
     arriving: Batch,
     received: VecDeque<Skb>,
+    /// Packets that smoltcp has read: freed together, onto the queue's own list of frames.
+    read: Batch,
     leaving: Leaving,
     mtu_bytes: usize,
     /// Buffer in which a packet received in several frames is joined.
@@ -98,8 +100,9 @@ impl Device {
         // Before packets are received, which may take all frames of this size.
         leaving.is_ready();
         let received = VecDeque::with_capacity(BATCH);
-        let arriving = Batch::with_capacity(BATCH);
-        Ok(Device { arriving, received, leaving, mtu_bytes: MTU_BYTES, scratch: Vec::new() })
+        let [arriving, read] = [BATCH; 2].map(Batch::with_capacity);
+        let (mtu_bytes, scratch) = (MTU_BYTES, Vec::new());
+        Ok(Device { arriving, received, read, leaving, mtu_bytes, scratch })
     }
 
     /// Sets the longest IP packet; call it before the interface is created. The packet must fit a
@@ -116,6 +119,7 @@ impl Device {
     /// # Errors
     /// The error of a device that has failed for good.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        self.free_read();
         self.leaving.flush();
         // While smoltcp has data to send its timeout is 0, also if it cannot be sent now.
         let is_blocked = !self.leaving.is_ready();
@@ -139,6 +143,7 @@ impl Device {
     /// Sends waiting packets, for a program that sleeps by itself; returns the number of packets
     /// that still wait for room.
     pub fn flush(&mut self) -> usize {
+        self.free_read();
         self.leaving.flush();
         self.leaving.left()
     }
@@ -164,9 +169,22 @@ impl Device {
     /// Receives a batch if smoltcp has taken all packets of the last one.
     fn fill(&mut self) {
         if self.received.is_empty() {
+            self.free_read();
             self.leaving.queue.rx(&mut self.arriving);
             self.received.extend(self.arriving.drain());
         }
+    }
+
+    /// Frees the packets that smoltcp has read; returns true if there were any.
+    fn free_read(&mut self) -> bool {
+        let any = !self.read.is_empty();
+        self.read.consume(self.leaving.queue.local());
+        any
+    }
+
+    /// Asks for room and memory, and again if packets that smoltcp has read occupied some.
+    fn obtains(&mut self, asked: fn(&mut Leaving) -> bool) -> bool {
+        asked(&mut self.leaving) || self.free_read() && asked(&mut self.leaving)
     }
 }
 
@@ -189,16 +207,16 @@ impl phy::Device for Device {
         self.fill();
         // smoltcp may answer every packet at once: without room for an answer the packet stays in
         // the batch.
-        if self.received.is_empty() || !self.leaving.can_answer() {
+        if self.received.is_empty() || !self.obtains(Leaving::can_answer) {
             return None;
         }
         let skb = self.received.pop_front()?;
-        let received = RxToken { skb, scratch: &mut self.scratch };
+        let received = RxToken { skb, scratch: &mut self.scratch, read: &mut self.read };
         Some((received, TxToken { leaving: &mut self.leaving, segment: None }))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<TxToken<'_>> {
-        let is_ready = self.leaving.is_ready();
+        let is_ready = self.obtains(Leaving::is_ready);
         is_ready.then_some(TxToken { leaving: &mut self.leaving, segment: None })
     }
 
@@ -284,11 +302,12 @@ impl Leaving {
 pub struct RxToken<'a> {
     skb: Skb,
     scratch: &'a mut Vec<u8>,
+    read: &'a mut Batch,
 }
 
 impl phy::RxToken for RxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        let RxToken { skb, scratch } = self;
+        let RxToken { skb, scratch, read } = self;
         let whole = if skb.is_linear() {
             skb.data()
         } else {
@@ -299,7 +318,10 @@ impl phy::RxToken for RxToken<'_> {
         // The tag of a VLAN may stand beside the bytes, which are then no packet of this interface.
         let of_a_vlan = skb.vlan().is_some_and(|tag| tag.tci & VLAN_ID != 0);
         if !of_a_vlan && checksum::is_right(whole, skb.offload()) {
-            return f(whole);
+            let result = f(whole);
+            // The batch has room for all packets between two calls that free them.
+            drop(read.push(skb));
+            return result;
         }
         skb.discard(if of_a_vlan { DropReason::UNWANTED } else { DropReason::MALFORMED });
         // An empty packet is too short for any protocol: smoltcp drops it.
