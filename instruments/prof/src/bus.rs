@@ -110,8 +110,9 @@ impl Open {
         let mut counters = Vec::new();
         for (index, Source { event, cpus, .. }) in sources.iter().enumerate() {
             let refused = |e: std::io::Error| {
-                let (_, why, _) = open::remedy(Some(event), &e);
-                format!("{}: {why}", event.name)
+                let (_, why, fix) = open::remedy_on_cpus(event, &e);
+                let fix = if fix.is_empty() { fix } else { format!("; {fix}") };
+                format!("{}: {why}{fix}", event.name)
             };
             let mut builder = open::builder(event);
             // A controller does not know who caused its traffic, so it refuses to exclude any.

@@ -7,29 +7,35 @@
 //! saved                    f > 3058 g 600   h -90        f: fewer than 300, not 0
 //! ```
 //! A function that a cut-off listing leaves out was seen fewer times than the cut-off, which is a
-//! bound and not a count: so is what was saved of it. What is below both cut-offs is in no row and in
-//! no sum: sums are of the functions that are listed on either side. Small differences of samples are
-//! chance, as [`Change`] tells. A [`Warning`] names what cannot be compared, and a difference is
-//! made all the same: its reader decides.
+//! bound and not a count, so the saving is a bound, too. What is below both cut-offs is in no row
+//! and in no sum: sums are of the functions that are listed on either side. Small differences of
+//! samples are chance, as [`Change`] tells. A [`Warning`] names what cannot be compared, and a
+//! difference is made all the same: its reader decides.
 
 mod change;
 mod merge;
+mod runs;
 mod scale;
 mod sum;
 mod warning;
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
-use crate::Result;
 use crate::conditions::Conditions;
 use crate::profile::{Event, Origin, OwnCost, Profile, Unit};
 use crate::stage::{Part, Stage};
+use crate::{Code, Error, Result};
 
 pub use change::{Change, SIGMAS};
 pub use scale::{By, Scale};
 pub use sum::{Figures, Sum};
 pub(crate) use warning::warnings;
 pub use warning::{About, Warning};
+
+/// Names of the two sides in errors.
+const SIDES: [&str; 2] = ["without the change", "with the change"];
 
 /// A comparison of two profiles.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,6 +67,8 @@ pub struct Row {
     pub without: Count,
     /// The count with the change, as listed.
     pub with: Count,
+    /// The scaled difference up to which the spread of the runs explains it; 0 with one run a side.
+    pub noise: f64,
 }
 
 /// The count of a function, or the bound of a count that was not listed.
@@ -77,6 +85,8 @@ pub enum Count {
 /// One of the two profiles, without its rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Side {
+    /// Number of runs that were added up.
+    pub runs: u64,
     /// The event counted.
     pub event: Event,
     /// The means by which the profile was made.
@@ -116,15 +126,55 @@ impl Diff {
         Ok(Diff::with_scale(without, with, scale))
     }
 
+    /// Compares the sums of several runs of each side, and returns these, too. The spread of the
+    /// runs is noise, too, if both sides have several.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` for runs of a side that do not count the same on one machine, for listings with
+    /// a cut-off, for sums of unequal numbers of runs, and if a run does not say by what it would have
+    /// to be divided.
+    pub fn of_runs<'a>(
+        without: &'a [Profile],
+        with: &'a [Profile],
+        by: By,
+    ) -> Result<(Diff, [Cow<'a, Profile>; 2])> {
+        let sums = [runs::joined(without, SIDES[0])?, runs::joined(with, SIDES[1])?];
+        if by == By::AsTheyAre && without.len() != with.len() {
+            let (what, advice) =
+                ("cannot compare sums of runs", "compare per second, or per packet");
+            let why = format!("{} are without the change, {} with it", without.len(), with.len());
+            return Err(Error::new(Code::Unsupported, what, why).fix(advice));
+        }
+        let factors = runs::factors([without, with], by)?;
+        let scale = Scale::between(by, &sums[0], &sums[1])?;
+        let diff = Diff::of([&sums[0], &sums[1]], [without, with], factors.as_ref(), scale);
+        Ok((diff, sums))
+    }
+
     fn with_scale(without: &Profile, with: &Profile, scale: Scale) -> Diff {
+        let runs = [std::slice::from_ref(without), std::slice::from_ref(with)];
+        Diff::of([without, with], runs, None, scale)
+    }
+
+    /// Compares two sides, each of them the sum of its `runs`; `factors` are those of the runs.
+    fn of(
+        [without, with]: [&Profile; 2],
+        runs: [&[Profile]; 2],
+        factors: Option<&[Vec<f64>; 2]>,
+        scale: Scale,
+    ) -> Diff {
         let mut remarks = Vec::new();
-        let rows = merge::merge(without, with, &mut remarks);
+        let noise = |counts: &[Vec<u64>; 2]| {
+            factors.map_or(0.0, |factors| runs::noise(counts, factors, scale.by))
+        };
+        let rows = merge::merge([without, with], runs, noise, &mut remarks);
         let warnings = warnings(without, with, scale);
         let listed = |seen: fn(&Row) -> Count| {
             rows.iter().filter(|row| matches!(seen(row), Count::Is(n) if n > 0)).count() as u64
         };
         let (of_without, of_with) = (listed(|row| row.without), listed(|row| row.with));
-        let (without, with) = (Side::new(without, of_without), Side::new(with, of_with));
+        let of = |i: usize, side, listed| Side::new(side, listed, runs[i].len() as u64);
+        let (without, with) = (of(0, without, of_without), of(1, with, of_with));
         let mut diff = Diff { rows, without, with, scale, warnings, remarks };
         diff.rank();
         diff
@@ -187,6 +237,12 @@ impl Diff {
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         [&self.without, &self.with].iter().any(|side| is_sampled(&side.event))
+    }
+
+    /// Returns true if the noise of a row includes the spread of several runs.
+    #[must_use]
+    pub fn has_spread(&self) -> bool {
+        self.without.runs > 1 && self.with.runs > 1
     }
 
     /// Returns the sum of all rows.
@@ -295,8 +351,9 @@ impl Count {
 }
 
 impl Side {
-    fn new(profile: &Profile, functions: u64) -> Side {
+    fn new(profile: &Profile, functions: u64, runs: u64) -> Side {
         Side {
+            runs,
             event: profile.event.clone(),
             origin: profile.origin,
             functions,
@@ -318,9 +375,9 @@ impl Side {
 }
 
 /// Returns true if the counts are samples, each of which stands for several occurrences of the
-/// event.
+/// event, or may be: a unit that the source does not name.
 pub(crate) const fn is_sampled(event: &Event) -> bool {
-    matches!(event.unit, Unit::Samples | Unit::Ticks)
+    !matches!(event.unit, Unit::Events)
 }
 
 #[cfg(test)]

@@ -24,6 +24,12 @@ const DRAWN_MAX: u64 = 1 << 40;
 /// deep stack would make the picture very tall.
 const NARROWEST_PCT: f64 = 0.1;
 
+/// Most frames of a stack, eight times the kernel's default (kernel.perf_event_max_stack): a file
+/// may have millions of them, and each is a level of the picture.
+const FRAMES_MAX: usize = 1024;
+/// The frame in place of the outermost ones of a longer stack.
+const CUT_OFF: &str = "[cut off]";
+
 /// A profile's folded stacks: one line for each stack, sorted by name.
 ///
 /// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends in
@@ -175,7 +181,8 @@ fn fold(profile: &Profile) -> BTreeMap<String, u64> {
     fold_as(profile, profile.stacks.is_empty())
 }
 
-/// Folds the stacks of a profile, or its rows if `flat` is true.
+/// Folds the stacks of a profile, or its rows if `flat` is true. Of a stack with more than
+/// [`FRAMES_MAX`] frames, the innermost ones are kept.
 fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     let mut folded: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |stack: String, count: u64| {
@@ -187,7 +194,10 @@ fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
         return folded;
     }
     for stack in &profile.stacks {
-        let frames: Vec<String> = stack.frames.iter().map(|name| frame(name)).collect();
+        let cut = stack.frames.len().saturating_sub(FRAMES_MAX);
+        let mark = (cut > 0).then(|| CUT_OFF.to_owned());
+        let kept = stack.frames.iter().skip(cut).map(|name| frame(name));
+        let frames: Vec<String> = mark.into_iter().chain(kept).collect();
         add(if frames.is_empty() { "[unknown]".to_owned() } else { frames.join(";") }, stack.count);
     }
     folded
@@ -264,7 +274,7 @@ fn name(event: &Event) -> String {
         name => harmless(name).chars().take(60).collect(),
     };
     if let Some(period) = event.period {
-        text.push_str(&format!(", a sample for each {period}"));
+        text.push_str(&format!(", a sample for each {period}{}", event.period_unit()));
     }
     text
 }

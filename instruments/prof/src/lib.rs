@@ -30,8 +30,10 @@ pub mod read;
 pub mod region;
 pub mod sample;
 pub mod stage;
+mod student;
 mod text;
 
 pub use linerate_sys::clock::cpu_time;
 pub use linerate_sys::tsc::ticks;
 pub use linerate_sys::{Code, Error, Kind, Result};
+pub use student::student;

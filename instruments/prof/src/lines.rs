@@ -40,6 +40,8 @@ pub struct Transfers {
     pub system: bool,
     /// Number of threads, or of the guest's CPUs, that accessed memory.
     pub cpus: u64,
+    /// Number of threads or CPUs that share the model's entry of another one.
+    pub sharing: u64,
     /// Number of memory accesses that the model followed.
     pub accesses: u64,
     /// Number of packets, if the program reported it.
@@ -57,7 +59,7 @@ pub struct Transfers {
 /// The counts of an instruction or function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Loads of a line that another CPU wrote.
+    /// Loads of a line that another CPU wrote last, and that no other CPU has loaded since.
     pub read: u64,
     /// Stores to a line that other CPUs held.
     pub write: u64,
@@ -140,21 +142,35 @@ impl Transfers {
     /// Parses the plugin's output.
     ///
     /// # Errors
-    /// `E-FILE` with the number of the first line that is not understood.
+    /// `E-FILE` with the number of the first line that is not understood, or if the output is not
+    /// whole.
     pub fn read(text: &str) -> Result<Transfers> {
-        let refused = |n: usize| {
-            let why = format!("line {} is not understood", n + 1);
+        let failed = |why: String| {
             Error::new(Code::File, "cannot read what the plugin left", why)
                 .fix("linerate lines -- COMMAND makes another")
         };
+        let refused = |n: usize| failed(format!("line {} is not understood", n + 1));
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, first)| first != FIRST) {
             return Err(refused(0));
         }
         let mut found = Transfers::default();
+        let mut end = None;
         for (n, line) in lines {
+            if end.is_some() {
+                return Err(refused(n));
+            }
+            if let Some(sites) = line.strip_prefix("end ") {
+                end = Some(sites.parse::<usize>().map_err(|_| refused(n))?);
+                continue;
+            }
             let full = found.sites.len() >= MOST || found.maps.len() >= MOST;
             found.line(line).filter(|()| !full).ok_or_else(|| refused(n))?;
+        }
+        if end != Some(found.sites.len()) {
+            let n = found.sites.len();
+            let why = format!("it is not whole: no line \"end {n}\" follows its {n} instructions");
+            return Err(failed(why));
         }
         Ok(found)
     }
@@ -165,6 +181,7 @@ impl Transfers {
         match word {
             "mode" => self.system = rest == "system",
             "cpus" => self.cpus = rest.parse().ok()?,
+            "sharing" => self.sharing = rest.parse().ok()?,
             "accesses" => self.accesses = rest.parse().ok()?,
             "packets" => self.packets = rest.parse().ok()?,
             "device" => self.device = rest.parse().ok()?,
@@ -416,6 +433,7 @@ map 1000 2000 0 /nonexistent/a b
 pc ffffffff81000050 3 4 9 1
 pc ffffffff81000060 1 0 1 0
 pc 401000 5 0 5 0
+end 3
 ";
 
     const LIST: &str = "ffffffff81000040 t tcp_v4_rcv\nffffffff81000100 T do_two\n";
@@ -440,8 +458,8 @@ pc 401000 5 0 5 0
 
     #[test]
     fn a_file_that_is_gone_names_its_functions_by_itself() {
-        let text =
-            "linerate-lines 1\nmap 1000 2000 0 /nonexistent/a b\npc 1800 1 2 3 4\npc 9 1 0 0 0\n";
+        let text = "linerate-lines 1\nmap 1000 2000 0 /nonexistent/a b\n\
+                    pc 1800 1 2 3 4\npc 9 1 0 0 0\nend 2\n";
         let left = Transfers::read(text).unwrap();
         let functions = left.functions(None::<&[u8]>);
         let names: Vec<&str> = functions.iter().map(|f| f.symbol.as_str()).collect();
@@ -458,9 +476,20 @@ pc 401000 5 0 5 0
             ("linerate-lines 1\nmap 1 2 3\n", 2),
             ("linerate-lines 1\nsomething\n", 2),
             ("linerate-lines 1\ncpus -1\n", 2),
+            ("linerate-lines 1\nend x\n", 2),
+            ("linerate-lines 1\nend 0\npc 1800 1 2 3 4\n", 3),
         ] {
             let e = Transfers::read(text).unwrap_err();
             assert_eq!(e.why, format!("line {line} is not understood"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn output_that_is_not_whole_is_refused() {
+        let (start, _) = LEFT.split_once("pc 401000").unwrap();
+        for text in [start.to_owned(), format!("{start}end 3\n"), LEFT.replace("end 3\n", "")] {
+            let e = Transfers::read(&text).unwrap_err();
+            assert!(e.why.starts_with("it is not whole"), "{text:?}: {e}");
         }
     }
 

@@ -66,7 +66,8 @@ pub struct Event {
     pub name: String,
     /// Unit of a row's count.
     pub unit: Unit,
-    /// Events for each sample, if [`Unit::Samples`] were taken by counting events.
+    /// Events for each sample, if the counts are [`Unit::Samples`]; nanoseconds of CPU time if the
+    /// event is a clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
     /// The raw code given to the CPU, such as `r1643`.
@@ -189,6 +190,15 @@ pub struct OwnCost {
     pub target_cpu_ns: u64,
     /// Samples taken from the target.
     pub samples: u64,
+}
+
+impl Event {
+    /// Returns the unit of the period, with a leading blank: nanoseconds for the kernel's clocks,
+    /// nothing for other events.
+    pub(crate) fn period_unit(&self) -> &'static str {
+        let is_clock = matches!(self.name.as_str(), "cpu-clock" | "task-clock");
+        if is_clock { " ns" } else { "" }
+    }
 }
 
 impl OwnCost {

@@ -89,6 +89,8 @@ fn a_machine_that_cannot_count_says_why() {
     let told = Counting::start_on(&pmus.0, Family::Unknown).stop().told(None);
     assert!(told.starts_with("memory n/a (uncore_imc_0/cas_count_read/: "), "{told}");
     assert!(told.contains("perf_event_open"), "{told}");
+    let fixes = ["run on hardware", "linerate profile events", "sysctl", "in a container"];
+    assert!(fixes.iter().any(|fix| told.contains(&format!("; {fix}"))), "{told}");
 }
 
 #[test]

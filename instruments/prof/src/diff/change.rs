@@ -2,8 +2,8 @@
 //!
 //! A sample falls where the CPU happens to be: run the same twice, and every function's count is
 //! another. Of a count that comes of many chances, each small, the variance is the count (Poisson),
-//! and of a difference it is the sum of both. A difference of less than two standard deviations is
-//! not told from none here:
+//! and of a difference it is the sum of both. A difference of less than two standard deviations
+//! counts as noise:
 //!
 //! ```text
 //! do_check_pgt_cache   494 ->   584     +90   2·√1078 = 66     rose
@@ -11,14 +11,17 @@
 //! ```
 //! Two of the same differ by more than that once in 20 times, and samples that come in bursts do
 //! so more often: what is beyond is worth a look, and no proof. Events that were counted one by one
-//! are compared as they are.
+//! are compared as they are. With several runs a side, a difference must exceed what these differ
+//! among themselves, too.
 
 use serde::Serialize;
 
-use super::{Count, Row, Scale};
+use super::{By, Count, Row, Scale};
 
 /// Standard deviations by which two counts of the same work may differ by chance.
 pub const SIGMAS: f64 = 2.0;
+/// Relative difference by which the rounding of two scaled counts may make equal rates differ.
+const ROUNDING: f64 = 1e-12;
 
 named! {
     /// The class of a function's change, as it is written in JSON and CSV.
@@ -47,8 +50,10 @@ impl Change {
         let (with_least, with_most) = row.with.range();
         let moved = |without: u64, with: u64| {
             let (a, b) = (scale.without(without), scale.with(with));
-            let noise = if is_sampled { SIGMAS * deviation(without, with, scale) } else { 0.0 };
-            if (a - b).abs() > noise { a - b } else { 0.0 }
+            let chance = if is_sampled { SIGMAS * deviation(without, with, scale) } else { 0.0 };
+            let is_scaled = scale.by != By::AsTheyAre;
+            let rounding = if is_scaled { ROUNDING * a.max(b) } else { 0.0 };
+            if (a - b).abs() > chance.max(row.noise).max(rounding) { a - b } else { 0.0 }
         };
         let (least, most) = (moved(without_least, with_most), moved(without_most, with_least));
         match () {
@@ -56,7 +61,7 @@ impl Change {
             () if least > 0.0 => Change::Fell,
             () if least < 0.0 => Change::MayHaveRisen,
             () if most > 0.0 => Change::MayHaveFallen,
-            () if is_sampled => Change::Noise,
+            () if is_sampled || row.noise > 0.0 => Change::Noise,
             () => Change::Unchanged,
         }
     }
@@ -94,7 +99,6 @@ fn deviation(without: u64, with: u64, scale: Scale) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::By;
     use super::*;
     use crate::stage::Stage;
     use Count::{Below, Is};
@@ -104,7 +108,8 @@ mod tests {
     }
 
     fn scaled(without: Count, with: Count, is_sampled: bool, scale: Scale) -> Change {
-        let row = Row { symbol: "f".into(), object: None, stage: Stage::Other, without, with };
+        let (symbol, object, stage) = ("f".into(), None, Stage::Other);
+        let row = Row { symbol, object, stage, without, with, noise: 0.0 };
         Change::of(&row, scale, is_sampled)
     }
 
@@ -136,6 +141,14 @@ mod tests {
         assert_eq!(change(Below(72), Is(72), false), Change::Rose, "71 at most, then 72");
         assert_eq!(change(Is(72), Below(72), false), Change::Fell);
         assert_eq!(change(Below(72), Is(72), true), Change::MayHaveRisen, "71 to 72 is nothing");
+    }
+
+    #[test]
+    fn equal_rates_of_events_are_unchanged_although_they_are_rounded() {
+        let scale = Scale { by: By::Second, without_factor: 0.1, with_factor: 0.3 };
+        assert!(scale.without(3) > scale.with(1), "by 6e-17");
+        assert_eq!(scaled(Is(3), Is(1), false, scale), Change::Unchanged);
+        assert_eq!(scaled(Is(1), Is(3), false, scale), Change::Rose);
     }
 
     #[test]

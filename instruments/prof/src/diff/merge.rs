@@ -24,25 +24,44 @@ struct Seen<'a> {
     without: Option<u64>,
     with: Option<u64>,
     object: Option<&'a str>,
+    /// The counts of each run without the change, and of each with it.
+    runs: [Vec<u64>; 2],
 }
 
 /// Merges rows into one for each name and space. Static functions with the same name are summed,
 /// because they cannot be distinguished between two kernels, where all addresses differ.
-pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>) -> Vec<Row> {
+///
+/// Each of the two is the sum of its `runs`; `noise` is of a function's counts in each of them.
+pub(super) fn merge(
+    [without, with]: [&Profile; 2],
+    runs: [&[Profile]; 2],
+    noise: impl Fn(&[Vec<u64>; 2]) -> f64,
+    remarks: &mut Vec<String>,
+) -> Vec<Row> {
     let sides = sides([without, with]);
     let mut seen: HashMap<Key<'_>, Seen<'_>> = HashMap::new();
     let mut repeated: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (profile, is_with) in [(without, false), (with, true)] {
         for row in &profile.rows {
             let entry = seen.entry(key(row, &sides)).or_default();
-            let object = row.object.as_deref();
-            entry.object = entry.object.or(object);
+            entry.object = entry.object.or(row.object.as_deref());
             let count = if is_with { &mut entry.with } else { &mut entry.without };
-            if count.is_some() {
-                let objects = repeated.entry(&row.symbol).or_default();
-                objects.extend(entry.object.into_iter().chain(object));
-            }
             *count = Some(count.unwrap_or(0).saturating_add(row.count));
+        }
+    }
+    for (side, runs) in runs.into_iter().enumerate() {
+        for (i, row) in
+            runs.iter().enumerate().flat_map(|(i, run)| run.rows.iter().map(move |row| (i, row)))
+        {
+            let entry = seen.entry(key(row, &sides)).or_default();
+            let counts = &mut entry.runs[side];
+            // In the sum of several runs, a name in a file has only one row.
+            if counts.len() > i {
+                let objects = repeated.entry(&row.symbol).or_default();
+                objects.extend(entry.object.into_iter().chain(row.object.as_deref()));
+            }
+            counts.resize(i + 1, 0);
+            counts[i] = counts[i].saturating_add(row.count);
         }
     }
     tell_of(&repeated, remarks);
@@ -50,6 +69,7 @@ pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>
         symbol: key.symbol.to_owned(),
         object: seen.object.map(str::to_owned),
         stage: stage_of(key.symbol, seen.object, key.side),
+        noise: noise(&seen.runs),
         without: Count::of(seen.without, without),
         with: Count::of(seen.with, with),
     };

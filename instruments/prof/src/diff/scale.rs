@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::SIDES;
 use crate::profile::Profile;
 use crate::{Code, Error, Result};
 
@@ -45,15 +46,8 @@ impl Scale {
     /// # Errors
     /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.
     pub fn between(by: By, without: &Profile, with: &Profile) -> Result<Scale> {
-        let (needs, advice) = by.needs();
-        let factor = |profile: &Profile, side: &str| {
-            by.factor(profile).ok_or_else(|| {
-                let why = format!("the profile {side} does not say {needs}");
-                Error::new(Code::Unsupported, format!("cannot compare {by}"), why).fix(advice)
-            })
-        };
-        let without_factor = factor(without, "without the change")?;
-        Ok(Scale { by, without_factor, with_factor: factor(with, "with the change")? })
+        let without_factor = by.factor(without, SIDES[0])?;
+        Ok(Scale { by, without_factor, with_factor: by.factor(with, SIDES[1])? })
     }
 
     /// Returns a scaled count of the baseline.
@@ -70,15 +64,25 @@ impl Scale {
 }
 
 impl By {
-    fn factor(self, profile: &Profile) -> Option<f64> {
+    /// Returns the number by which counts of `profile` are multiplied; `side` names the profile in
+    /// an error.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if it does not say by what it would have to be divided.
+    pub(super) fn factor(self, profile: &Profile, side: &str) -> Result<f64> {
         let positive = |n: u64| (n > 0).then_some(n as f64);
         let conditions = &profile.conditions;
-        match self {
+        let factor = match self {
             By::AsTheyAre => Some(1.0),
             By::Second => conditions.wall_ns.and_then(positive).map(|ns| 1e9 / ns),
             By::KiloPacket => conditions.packets.and_then(positive).map(|packets| 1e3 / packets),
             By::Share => positive(profile.total_count()).map(|total| 100.0 / total),
-        }
+        };
+        factor.ok_or_else(|| {
+            let (needs, advice) = self.needs();
+            let why = format!("the profile {side} does not say {needs}");
+            Error::new(Code::Unsupported, format!("cannot compare {self}"), why).fix(advice)
+        })
     }
 
     /// Returns the property that the scaling needs in a profile, and the remedy if it is missing.

@@ -29,6 +29,16 @@ fn absent_from_a_cut_off_listing_is_a_bound_and_from_a_whole_one_is_0() {
 }
 
 #[test]
+fn counts_of_an_unknown_unit_are_compared_as_samples() {
+    let mut listing = profile(&[("f", 100)]);
+    listing.event.unit = Unit::Unknown;
+    let mut other = listing.clone();
+    other.rows[0].count = 101;
+    let diff = Diff::between(&listing, &other);
+    assert_eq!(diff.change(&diff.rows[0]), Change::Noise);
+}
+
+#[test]
 fn rows_are_ranked_by_saving_and_among_equals_what_is_known_goes_first() {
     let without = profile(&[("rose", 1), ("hidden", 600), ("large", 1124), ("first", 601)]);
     let mut with = profile(&[("rose", 9), ("large", 524), ("first", 1), ("new", 7)]);
@@ -162,6 +172,17 @@ fn another_machine_is_told_and_a_silent_listing_is_not_another_machine() {
 }
 
 #[test]
+fn clocks_with_different_periods_are_not_comparable() {
+    let at = |hz: u64| {
+        let mut profile = profile(&[("f", hz)]);
+        profile.event.period = Some(1_000_000_000 / hz);
+        profile
+    };
+    let diff = Diff::between(&at(100), &at(1000));
+    assert_eq!((about(&diff), diff.is_doubtful()), (vec![About::Period], true));
+}
+
+#[test]
 fn twice_the_time_is_told_and_can_be_divided_out() {
     let mut a = profile(&[("f", 100), ("g", 10)]);
     let mut b = profile(&[("f", 200), ("g", 10)]);
@@ -233,5 +254,69 @@ proptest! {
             pair[0].sum().saved(there.scale) >= pair[1].sum().saved(there.scale)
         });
         prop_assert!(ranked);
+    }
+}
+
+#[test]
+fn difference_between_several_runs_must_exceed_their_spread() {
+    let run = |f, g| profile(&[("f", f), ("g", g), ("g", 0)]);
+    let without = [run(1000, 1000), run(1400, 1010), run(1200, 990)];
+    let with = [run(1300, 1300), run(1500, 1310), run(1350, 1290)];
+    let (diff, _) = Diff::of_runs(&without, &with, By::AsTheyAre).unwrap();
+    let remarks = &diff.remarks;
+    assert!(remarks.len() == 1 && remarks[0].contains("the name g; they"), "{remarks:?}");
+    let change = |diff: &Diff, name: &str| {
+        diff.change(diff.rows.iter().find(|row| row.symbol == name).unwrap())
+    };
+    assert_eq!((change(&diff, "f"), change(&diff, "g")), (Change::Noise, Change::Rose));
+    assert!(diff.has_spread() && (diff.without.runs, diff.with.counted) == (3, 8050));
+    let (one, _) = Diff::of_runs(&without[..1], &with[..1], By::AsTheyAre).unwrap();
+    assert_eq!((change(&one, "f"), one.has_spread()), (Change::Rose, false), "1000 and 1300");
+    assert_eq!(one, Diff::between(&without[0], &with[0]));
+    let unequal = Diff::of_runs(&without, &with[..2], By::AsTheyAre).unwrap_err();
+    assert!(unequal.why.contains("3 are without the change, 2 with it"), "{unequal}");
+    assert!(Diff::of_runs(&without, &with[..2], By::Share).unwrap().0.has_spread());
+}
+
+#[test]
+fn runs_of_one_machine_are_added_up_at_different_clocks() {
+    let run = |mhz| {
+        let mut run = profile(&[("f", 7)]);
+        (run.conditions.cpus, run.conditions.mhz) = (Some(2), Some(mhz));
+        run
+    };
+    let runs = [run(2400.0), run(3100.0)];
+    let (diff, sums) = Diff::of_runs(&runs, &runs, By::AsTheyAre).unwrap();
+    assert_eq!((sums[0].conditions.mhz, about(&diff)), (Some(2750.0), vec![]));
+    let mut other = run(2400.0);
+    other.conditions.cpus = Some(4);
+    let refused = Diff::of_runs(&[run(2400.0), other], &runs, By::AsTheyAre).unwrap_err();
+    assert!(refused.why.contains("2 CPUs and 4 CPUs"), "{refused}");
+}
+
+#[test]
+fn error_names_the_run_that_does_not_say_by_what_to_divide() {
+    let run = |wall_ns| {
+        let mut run = profile(&[("f", 7)]);
+        run.conditions.wall_ns = Some(wall_ns);
+        run
+    };
+    let (good, bad) = ([run(5), run(5)], [run(5), run(0)]);
+    let refused = Diff::of_runs(&good, &bad, By::Second).unwrap_err();
+    assert_eq!(refused.why, "the profile of run 2 with the change does not say how long it lasted");
+    let (one, _) = Diff::of_runs(&good[..1], &bad, By::Second).unwrap();
+    assert!(!one.has_spread());
+}
+
+#[test]
+fn runs_that_do_not_count_the_same_are_not_added_up() {
+    let good = profile(&[("f", 7)]);
+    let (mut cut, mut other) = (good.clone(), good.clone());
+    cut.cutoff = Some(5);
+    other.event.name = "cycles".into();
+    for (bad, why) in [(cut, "leaves out functions"), (other, "L2_LINES_OUT and cycles")] {
+        let (without, with) = ([good.clone(), bad], [good.clone(), good.clone()]);
+        let e = Diff::of_runs(&without, &with, By::AsTheyAre).unwrap_err();
+        assert!(e.why.contains(why) && e.what.contains("without the change"), "{e}");
     }
 }

@@ -17,6 +17,16 @@ fn equal_stacks_are_one_line_and_lines_are_in_order() {
 }
 
 #[test]
+fn of_an_endless_stack_the_innermost_frames_are_kept() {
+    let frames: Vec<&str> = std::iter::repeat_n("f", 5000).chain(["last"]).collect();
+    let text = Folded(&profile(&[(frames.as_slice(), 7)])).to_string();
+    assert!(text.starts_with("[cut off];f;f;") && text.ends_with(";f;last 7\n"), "{text}");
+    assert_eq!(text.matches(';').count(), FRAMES_MAX);
+    let whole = Folded(&profile(&[(&frames[..FRAMES_MAX], 7)])).to_string();
+    assert_eq!((whole.matches(';').count(), whole.contains(CUT_OFF)), (FRAMES_MAX - 1, false));
+}
+
+#[test]
 fn a_name_stays_one_frame_of_one_line() {
     let profile = profile(&[(&["<[u8; 8] as T>::f", "a\nb 1", "g 7"], 5), (&["# x", " "], 1)]);
     let text = Folded(&profile).to_string();
@@ -27,6 +37,10 @@ fn a_name_stays_one_frame_of_one_line() {
 fn a_picture_says_what_it_shows() {
     let svg = svg(&profile(&[(&["main", "f"], 70), (&["main", "g"], 30)])).unwrap();
     assert!(svg.contains("cpu-clock: 100 samples"), "title");
+    let mut clock = profile(&[(&["main"], 7)]);
+    clock.event.period = Some(1_000_000);
+    let title = "cpu-clock, a sample for each 1000000 ns: 7 samples";
+    assert!(super::svg(&clock).unwrap().contains(title));
     assert!(svg.contains("f (70 samples, 70.00%)"), "boxes have counts and their unit");
     for loads in ["href=\"http", "src=", "@import", "url(http"] {
         assert!(!svg.contains(loads), "it needs nothing else, but has {loads}");

@@ -102,14 +102,27 @@ fn of_thread<'a>(builder: &'a mut Builder<'static>, scope: Scope) -> &'a mut Bui
     builder.observe_self().any_cpu().exclude_hv(true).exclude_kernel(scope == Scope::User)
 }
 
-/// Returns the code, reason and remedy of a refusal of `event`; the remedy is empty if there is none.
+/// Returns the code, reason and remedy of a refusal of `event` for a thread; the remedy is empty if
+/// there is none.
 pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
+    // Level 2 allows a process to count its own code, level 1 also the kernel's work for the
+    // process.
+    let level = if event.is_some_and(is_of_the_kernel) { 1 } else { 2 };
+    remedy_at(level, event, e)
+}
+
+/// Returns the code, reason and remedy of a refusal of `event` for all that runs on a CPU, which
+/// level 0 allows; the remedy is empty if there is none.
+pub(crate) fn remedy_on_cpus(event: &Event, e: &io::Error) -> (Code, String, String) {
+    remedy_at(0, Some(event), e)
+}
+
+/// Returns the code, reason and remedy of a refusal of `event`, which needs at most `level` of
+/// kernel.perf_event_paranoid.
+fn remedy_at(level: u8, event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
     let why = format!("perf_event_open: {e}");
     match Errno::from_io_error(e) {
         Some(errno @ (Errno::ACCESS | Errno::PERM)) => {
-            // Level 2 allows a process to count its own code, level 1 also the kernel's work for
-            // the process.
-            let level = if event.is_some_and(is_of_the_kernel) { 1 } else { 2 };
             let mut fix =
                 format!("sysctl kernel.perf_event_paranoid={level}, or run with CAP_PERFMON");
             // perf_event_paranoid refuses with EACCES, a container's seccomp filter with EPERM.
@@ -201,6 +214,14 @@ mod tests {
         let absent = explained(&["page-faults"], 0, Errno::NOENT);
         assert_eq!(absent.code, Code::Unsupported);
         assert!(absent.why.contains("does not have it"), "{absent}");
+    }
+
+    #[test]
+    fn events_of_whole_cpus_need_a_lower_level() {
+        let cycles = Event::parse("cycles").unwrap();
+        let (code, _, fix) = remedy_on_cpus(&cycles, &Errno::ACCESS.into());
+        assert_eq!(code, Code::Permission);
+        assert_eq!(fix, "sysctl kernel.perf_event_paranoid=0, or run with CAP_PERFMON");
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::profile::{Load, Profile};
 
 /// A profile as kernprof lists it, by falling count; equal counts stay in the profile's order.
 ///
-/// Bare, as the form is: no unit, no total. An address that is not known is 0, as the kernel prints
-/// one that it does not tell: what reads the form takes nothing else, and no function is there.
+/// It has no unit and no total, as the form. An unknown address is printed as 0, because parsers of
+/// this form require an address.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernprof<'a>(pub &'a Profile);
 

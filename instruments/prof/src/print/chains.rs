@@ -28,8 +28,9 @@ const NAME_WIDTH: usize = 60;
 /// A call chain from the outermost caller, with its counts on both sides.
 type Chain<'a> = (Vec<&'a str>, [u64; 2]);
 
-/// The call chains of two profiles as an indented list, without idle time. A function's counts include
-/// those of its callees; callees are listed by falling counts.
+/// The call chains of two profiles as an indented list, without idle time. A function's counts
+/// include those of its callees; callees are listed by falling counts. With several runs a side,
+/// changes have no class.
 #[derive(Debug, Clone)]
 pub struct Chains<'a> {
     diff: &'a Diff,
@@ -75,6 +76,9 @@ impl<'a> Chains<'a> {
         self.callees(&chains, 0, self.most(all) * LEAST_PCT / 100.0, &mut left, &mut grid);
         let rule = format!("(functions below {LEAST_PCT} % of the larger side are not listed)");
         grid.text(if left > 0 { rule } else { format!("(the first {LINES_MAX} functions)") });
+        if self.diff.has_spread() {
+            grid.text("(the spread of the runs is not in this list)");
+        }
         grid
     }
 
@@ -108,8 +112,11 @@ impl<'a> Chains<'a> {
     fn line(&self, counts: [u64; 2], name: &str) -> [String; 5] {
         let [a, b] = self.scaled(counts);
         let [without, with] = counts.map(Count::Is);
-        let row = Row { symbol: String::new(), object: None, stage: Stage::Other, without, with };
+        let (symbol, object, stage) = (String::new(), None, Stage::Other);
+        let row = Row { symbol, object, stage, without, with, noise: 0.0 };
         let change = match self.diff.change(&row) {
+            // The noise of a chain is not known.
+            _ if self.diff.has_spread() => String::new(),
             Change::Fell => "fell".to_owned(),
             change => change.mark(),
         };

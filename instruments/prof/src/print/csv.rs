@@ -14,7 +14,7 @@ use linerate_show::table::quoted;
 
 use super::preface;
 use crate::diff::{Count, Diff, Figures, Sum};
-use crate::profile::{self, Event, Space};
+use crate::profile::{self, Event, Row, Space};
 use crate::stage::stage_of;
 
 /// A profile with a line for each row, in its order.
@@ -43,7 +43,6 @@ impl fmt::Display for Profile<'_> {
                 Space::User => "user",
                 Space::Unknown => "",
             };
-            let load = super::load_of(row);
             let cells = [
                 text(&row.symbol),
                 text(object.unwrap_or_default()),
@@ -52,7 +51,7 @@ impl fmt::Display for Profile<'_> {
                 row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
                 row.count.to_string().into(),
                 row.code_bytes.map(|b| b.to_string()).unwrap_or_default().into(),
-                if load == "n/a" { "".into() } else { load.into() },
+                load_of(row).into(),
             ];
             record(f, cells)?;
         }
@@ -114,6 +113,15 @@ impl fmt::Display for Stages<'_> {
     }
 }
 
+/// Returns the count for each byte of code: as printed by the source, else computed with all
+/// digits; empty if it is not known.
+fn load_of(row: &Row) -> String {
+    match (row.load, row.code_bytes) {
+        (None, Some(bytes)) if bytes > 0 => (row.count as f64 / bytes as f64).to_string(),
+        _ => Some(super::load_of(row)).filter(|load| load != "n/a").unwrap_or_default(),
+    }
+}
+
 fn unit_of(event: &Event) -> String {
     match event.name.as_str() {
         "unknown" => preface::unit(event.unit).to_owned(),
@@ -163,7 +171,7 @@ fn text(name: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use crate::profile::{Load, Origin, Row, Unit};
+    use crate::profile::{Load, Origin, Unit};
 
     use super::*;
 
@@ -194,15 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_as_printed_or_computed() {
+    fn a_load_is_as_printed_or_computed_with_all_digits() {
         let printed = Load { value: 584.25, digits: 4 };
         let rows = vec![
             Row { load: Some(printed), ..Row::new("default_idle", 28044) },
-            Row { code_bytes: Some(8), address: Some(0xc010), ..Row::new("kfree", 2) },
+            Row { code_bytes: Some(3), address: Some(0xc010), ..Row::new("kfree", 2) },
         ];
         let text = Profile(&of(rows)).to_string();
         assert!(text.contains("default_idle,,,idle,,28044,,584.2500\n"), "{text}");
-        assert!(text.contains("kfree,,,memory,c010,2,8,0.2500\n"), "{text}");
+        assert!(text.contains("kfree,,,memory,c010,2,3,0.6666666666666666\n"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! - [`csv`] and [`json`]: for programs; nothing is shortened, rounded or left out.
 //!
 //! A name in a profile is whatever its file or process says. What a terminal would take for an
-//! order is escaped in all of them.
+//! order is escaped in all but [`csv`] and [`json`].
 
 mod bare;
 mod chains;

@@ -26,9 +26,7 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
     }
     match (event.unit, event.period) {
         (Unit::Samples, Some(period)) => {
-            // `cpu-clock` and `task-clock` count nanoseconds.
-            let clock = matches!(event.name.as_str(), "cpu-clock" | "task-clock");
-            let unit = if clock { " ns" } else { "" };
+            let unit = event.period_unit();
             let _ = write!(text, ", one sample for each {}{unit}", number::count(period));
         }
         (unit, _) => {
@@ -130,7 +128,15 @@ fn cost(cost: &OwnCost) -> String {
             samples(cost.samples),
             number::real(ns, 0)
         ),
-        _ => format!("n/a for the target's {} (not calibrated)", samples(cost.samples)),
+        (_, Some(ns)) => format!(
+            "n/a, {} of {} ns (the target's CPU time is not known)",
+            samples(cost.samples),
+            number::real(ns, 0)
+        ),
+        (_, None) => format!(
+            "n/a for the target's {} (not calibrated, or not distinguishable from 0)",
+            samples(cost.samples)
+        ),
     };
     let recorder = number::real(cost.recorder_cpu_ns as f64 / 1e6, 1);
     format!("own cost: {sampling}; recorder {recorder} ms of CPU time")
@@ -172,7 +178,10 @@ mod tests {
     fn a_cost_that_was_not_calibrated_is_not_0() {
         let mut of =
             OwnCost { recorder_cpu_ns: 1_000_000, sample_ns: None, target_cpu_ns: 1, samples: 5 };
-        assert!(cost(&of).contains("n/a for the target's 5 samples"));
+        let text = cost(&of);
+        assert!(text.contains("n/a for the target's 5 samples (not calibrated, or "), "{text}");
+        let text = cost(&OwnCost { sample_ns: Some(2000.0), target_cpu_ns: 0, ..of });
+        assert!(text.contains("n/a, 5 samples of 2,000 ns (the target's"), "{text}");
         of = OwnCost { sample_ns: Some(2000.0), target_cpu_ns: 1_000_000, ..of };
         assert_eq!(
             cost(&of),

@@ -218,29 +218,64 @@ impl<'a> Ranked<'a> {
         )?;
         let moved = diff.moved();
         let unit = preface::unit_of(self.diff);
-        let by = |sum: Sum| format!("{} {unit}", real(sum.saved(scale).abs(), scale));
-        let beyond = if diff.is_sampled() { "beyond sampling, " } else { "" };
+        // Below a cut-off, only the least fall or rise is known.
+        let by = |sum: Sum, least: f64| {
+            let bound = if sum.is_exact() { "" } else { "at least " };
+            format!("{bound}{} {unit}", real(least.abs(), scale))
+        };
+        let beyond = match self.chance() {
+            Some(chance) => format!("beyond {chance}, "),
+            None => String::new(),
+        };
         let fell = functions(moved.fell.functions);
-        writeln!(f, "{beyond}{fell} of the packet path fell by {}", by(moved.fell))?;
+        let by_fall = by(moved.fell, moved.fell.saved_least(scale));
+        writeln!(f, "{beyond}{fell} of the packet path fell by {by_fall}")?;
         let rose = functions(moved.rose.functions);
-        writeln!(f, "cost moved to, or grew in, {rose}: {}", by(moved.rose))?;
+        let by_rise = by(moved.rose, moved.rose.saved_most(scale));
+        writeln!(f, "cost moved to, or grew in, {rose}: {by_rise}")?;
         if moved.unclear.functions > 0 {
             let of = functions(moved.unclear.functions);
             writeln!(f, "a cut-off hides whether {of} rose or fell")?;
         }
-        if diff.is_sampled() { self.noise(moved.noise, f) } else { Ok(()) }
+        self.chance().map_or(Ok(()), |chance| self.noise(chance, moved.noise, f))
     }
 
-    fn noise(&self, noise: Sum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scale = self.diff.scale;
+    /// Returns the name of what a difference has to exceed; `None` for events of one run a side.
+    fn chance(&self) -> Option<&'static str> {
+        match (self.diff.has_spread(), self.diff.is_sampled()) {
+            (true, _) => Some("noise"),
+            (false, true) => Some("sampling"),
+            (false, false) => None,
+        }
+    }
+
+    fn noise(&self, chance: &str, noise: Sum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (diff, scale) = (self.diff, self.diff.scale);
         let of = functions(noise.functions);
         let change = real(-noise.saved(scale), scale);
-        writeln!(f, "within sampling, {of}: {change} {} in all", preface::unit_of(self.diff))?;
+        writeln!(f, "within {chance}, {of}: {change} {} in all", preface::unit_of(diff))?;
         let unit = preface::unit(self.diff.with.event.unit);
         let scaled = if scale.by == By::AsTheyAre { "" } else { ", scaled as they are" };
         let rule = format!("more than {SIGMAS}·√(with + without) {unit}{scaled}");
-        writeln!(f, "beyond sampling: {rule}; of what did not change 1 in 20 is")?;
-        writeln!(f, "one run a side: what differs from run to run is not in this")
+        let (without, with) = (diff.without.runs, diff.with.runs);
+        let spread = format!("the spread of {without} and {with} runs explains (Student's t)");
+        let rule = match (diff.has_spread(), diff.is_sampled()) {
+            (true, true) => format!("{rule}, and more than {spread}"),
+            (true, false) => format!("more than {spread}"),
+            (false, _) => rule,
+        };
+        // Sides whose spreads and numbers of runs differ are not covered (diff/runs.rs).
+        let most = if diff.has_spread() && diff.is_sampled() { "at most " } else { "" };
+        writeln!(f, "beyond {chance}: {rule}; of what did not change {most}1 in 20 is")?;
+        match (diff.has_spread(), without.max(with)) {
+            (true, _) => Ok(()),
+            (false, 1) => {
+                writeln!(f, "one run a side: what differs from run to run is not in this")
+            }
+            (false, _) => {
+                writeln!(f, "one side has one run: what differs from run to run is not in this")
+            }
+        }
     }
 }
 
@@ -312,8 +347,12 @@ fn side_line(name: &str, side: &Side) -> String {
         None if is_sampled(&side.event) => "fewer than 1".to_owned(),
         None => "0".to_owned(),
     };
+    let runs = match side.runs {
+        1 => String::new(),
+        n => format!("{n} runs, "),
+    };
     format!(
-        "{name}: {} listed with {} {unit} in all; one that is not: {absent}",
+        "{name}: {runs}{} listed with {} {unit} in all; one that is not: {absent}",
         functions(side.functions),
         number::count(side.counted),
     )

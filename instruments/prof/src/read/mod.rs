@@ -33,6 +33,7 @@ mod rows;
 mod token;
 
 pub use lines::{COMPLAINTS_KEPT, Complaint};
+pub(crate) use rows::OTHER;
 
 named! {
     /// Forms in which profiles are written.

@@ -37,7 +37,7 @@ impl Default for Budget {
 }
 
 /// Name of the row or frame that sums up the rows or chains beyond the budget.
-pub(super) const OTHER: &str = "[other]";
+pub(crate) const OTHER: &str = "[other]";
 
 /// A function in a line of a listing.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -116,13 +116,26 @@ impl Setup {
     /// Opens the events for all online CPUs, which sample everything that runs on them.
     ///
     /// # Errors
-    /// As [`Setup::explain`].
+    /// As [`Setup::refused_on_cpus`].
     pub(super) fn machine(&self) -> Result<Rings> {
         let (cpus, mut rings) = (on_line()?, Rings::default());
         let mut builder = self.builder.clone();
-        let opened = rings.add(builder.any_pid(), &cpus, self.ring_bytes);
-        opened.map_err(|e| self.refused(&e, cpus.len()))?;
-        Ok(rings)
+        builder.any_pid();
+        let mut off_line = None;
+        // A call for each CPU gives each an index of its own, so that their times are added up.
+        for cpu in &cpus {
+            match rings.add(&mut builder, std::slice::from_ref(cpu), self.ring_bytes) {
+                // A CPU may have gone offline since the list was read.
+                Err(Refusal::Event(e)) if e.raw_os_error() == Some(ENODEV) => {
+                    off_line = Some(Refusal::Event(e));
+                }
+                done => done.map_err(|e| self.refused_on_cpus(&e, cpus.len()))?,
+            }
+        }
+        match off_line.filter(|_| rings.threads() == 0) {
+            Some(e) => Err(self.refused_on_cpus(&e, cpus.len())),
+            None => Ok(rings),
+        }
     }
 
     fn add(
@@ -157,6 +170,19 @@ impl Setup {
                 Error::new(Code::Memory, self.what.as_str(), why)
                     .fix("smaller rings, or raise sysctl kernel.perf_event_mlock_kb")
             }
+        }
+    }
+
+    /// Returns the error for a refusal of one of `needed` events of whole CPUs, which need more
+    /// permission than events of threads.
+    fn refused_on_cpus(&self, refusal: &Refusal, needed: usize) -> Error {
+        let error = self.refused(refusal, needed);
+        match refusal {
+            Refusal::Event(e) if error.code == Code::Permission => {
+                let (_, _, fix) = open::remedy_on_cpus(&self.event, e);
+                error.fix(fix)
+            }
+            _ => error,
         }
     }
 
@@ -296,6 +322,11 @@ mod tests {
             assert_eq!(e.code, code, "{e}");
             assert!(e.fix.contains(fix), "{e}");
         }
+        for errno in [1, 13] {
+            let refusal = Refusal::Event(io::Error::from_raw_os_error(errno));
+            let e = setup.refused_on_cpus(&refusal, 1);
+            assert!(e.code == Code::Permission && e.fix.contains("perf_event_paranoid=0"), "{e}");
+        }
         let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)), 1);
         assert_eq!(e.code, Code::Memory);
         assert!(e.fix.contains("perf_event_mlock_kb"), "{e}");
@@ -326,6 +357,15 @@ mod tests {
         assert_eq!(e.fix, "as root: prlimit --pid $$ --nofile=9216:9216");
         let e = too_many("x", 8192, Some(1024), None);
         assert!(e.why.contains("hard limit none") && e.fix == "ulimit -n 9216", "{e}");
+    }
+
+    #[test]
+    fn every_cpu_of_the_machine_has_an_index_of_its_own() {
+        let Some(setup) = setup() else { return };
+        match setup.machine() {
+            Ok(rings) => assert_eq!(rings.threads(), cpus_on_line().unwrap().len(), "{rings:?}"),
+            Err(e) => println!("skipped: {e}"),
+        }
     }
 
     #[test]

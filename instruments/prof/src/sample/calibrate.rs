@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use linerate_sys::thread::run_delay_ns;
 use linerate_sys::{Code, Error, Result};
+use perf_event::data::Record;
 
 use super::What;
 use super::attach::Setup;
 
 /// Returns the cost of one sample in nanoseconds of CPU time; `None` if it cannot be distinguished
-/// from 0.
+/// from 0, or if no sample was taken.
 ///
 /// It is a sample of the clock's, whatever is to be sampled: no loop gives every event at a known
 /// rate. An event's interrupt takes about as long.
@@ -30,8 +31,13 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
         let with = spin(turns)?;
         rings.disable().ok()?;
         let mut samples = 0u32;
-        rings.drain(|_, _| samples += 1);
-        costs.push((with - without) / f64::from(samples.max(1)));
+        rings.drain(|_, record| {
+            samples += u32::from(matches!(record, Some(Record::Sample(_))));
+        });
+        if samples == 0 {
+            return None;
+        }
+        costs.push((with - without) / f64::from(samples));
     }
     distinct(&mut costs)
 }

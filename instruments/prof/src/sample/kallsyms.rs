@@ -69,9 +69,9 @@ impl Kallsyms {
     }
 }
 
-/// Sets the code length of functions of this machine's kernel, and the total's load: samples for
-/// each byte of the kernel's text, as in readprofile. Does nothing if the kernel hides its
-/// functions.
+/// Sets the code length of functions of this machine's kernel, and the total's load: samples of the
+/// built-in kernel for each byte of its text, as in readprofile. Does nothing if the kernel hides
+/// its functions.
 ///
 /// Sizes are the distance to the next function. A total that the profile's maker gave stays.
 pub fn size_kernel(profile: &mut Profile) {
@@ -81,7 +81,10 @@ pub fn size_kernel(profile: &mut Profile) {
 fn size_by(profile: &mut Profile, all: &Kallsyms) {
     let mut samples = 0_u64;
     for row in profile.rows.iter_mut().filter(|row| row.space == Space::Kernel) {
-        samples = samples.saturating_add(row.count);
+        // The text of modules is not in the kernel's own.
+        if matches!(row.object.as_deref(), None | Some("[kernel]")) {
+            samples = samples.saturating_add(row.count);
+        }
         let found = row.address.filter(|_| row.code_bytes.is_none());
         let found =
             found.and_then(|address| all.find(address).filter(|one| one.address == address));
@@ -94,7 +97,8 @@ fn size_by(profile: &mut Profile, all: &Kallsyms) {
         let load = Load { value: samples as f64 / bytes as f64, digits: 7 };
         profile.total = Some(Total { count: profile.counted(), load: Some(load) });
         profile.remarks.push(format!(
-            "load of the total: {samples} samples of the kernel by the {bytes} bytes of its text"
+            "load of the total: {samples} samples of the built-in kernel by the {bytes} bytes of \
+             its text"
         ));
     }
 }
@@ -139,16 +143,20 @@ ffffffffc0201000 t helper\t[veth]
             Event { name: "cpu-clock".into(), unit: Unit::Samples, period: None, raw: None };
         let mut profile = Profile::new(event, Origin::Clock);
         let row = |symbol: &str, address, space| Row { address, space, ..Row::new(symbol, 128) };
+        let of = |object: &str, row| Row { object: Some(object.into()), ..row };
         profile.rows = vec![
-            row("do_one", Some(0xffff_ffff_8100_0040), Space::Kernel),
+            of("[kernel]", row("do_one", Some(0xffff_ffff_8100_0040), Space::Kernel)),
             row("main", Some(0x1000), Space::User),
-            row("helper", None, Space::Kernel),
+            row("unknown", None, Space::Kernel),
+            of("[veth]", row("helper", None, Space::Kernel)),
         ];
         size_by(&mut profile, &Kallsyms::read(LIST.as_bytes()));
         let bytes: Vec<_> = profile.rows.iter().map(|row| row.code_bytes).collect();
-        assert_eq!(bytes, [Some(0xc0), None, None]);
+        assert_eq!(bytes, [Some(0xc0), None, None, None]);
+        // 256 samples by 512 bytes: those of the module veth are not in them.
         let text = Readprofile(&profile).to_string();
-        assert!(text.starts_with("384 total 0.5000000\n128 do_one 0.6667\n"), "{text}");
+        assert!(text.starts_with("512 total 0.5000000\n128 do_one 0.6667\n"), "{text}");
+        assert!(profile.remarks[0].contains("256 samples of the built-in kernel"));
         size_by(&mut profile, &Kallsyms::default());
         assert_eq!(profile.remarks.len(), 1, "once");
     }

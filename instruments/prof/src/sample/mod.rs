@@ -1,8 +1,9 @@
 //! Samples of our own threads: the functions that ran when an event occurred or a clock ticked.
 //!
-//! A [`Recorder`] says what is sampled and how, [`Recorder::start`] whose threads are. The
-//! [`Recording`] that comes of it is to be polled while it runs: [`Recording::poll`] empties the
-//! kernel's rings and adds up what it finds, so that an hour takes no more memory than a second.
+//! A [`Recorder`] says what is sampled and how; [`Recorder::start`] takes the threads that are
+//! sampled. The [`Recording`] that it returns must be polled while it runs: [`Recording::poll`]
+//! empties the kernel's rings and adds up what it finds, so that an hour takes no more memory than
+//! a second.
 //! [`Recording::finish`] names the functions and hands over a [`Profile`](crate::profile::Profile).
 //!
 //! Other processes are perf's: [`read`](crate::read) makes a profile of what `perf script` prints.

@@ -70,13 +70,13 @@ impl Recorder {
     pub fn start(self, target: Target) -> Result<Recording> {
         let cpu_ns = thread_cpu_ns();
         let (setup, sample_ns) = self.prepare()?;
-        let (at, wall) = (Instant::now(), SystemTime::now());
         let (mut rings, late) = match target {
             Target::ThisThread => (setup.this_thread()?, 0),
             Target::ThisProcess => setup.process()?,
             Target::Machine => (setup.machine()?, 0),
         };
         rings.enable().map_err(|e| setup.explain(&e))?;
+        let (at, wall) = (Instant::now(), SystemTime::now());
         let workload = match target {
             Target::ThisThread => format!("one thread of {}", command_line()),
             Target::ThisProcess => command_line(),
@@ -88,6 +88,7 @@ impl Recorder {
         let recorder = self;
         Ok(Recording {
             recorder,
+            target,
             rings,
             at,
             wall,
@@ -122,6 +123,7 @@ fn command_line() -> String {
 #[derive(Debug)]
 pub struct Recording {
     pub(super) recorder: Recorder,
+    pub(super) target: Target,
     rings: Rings,
     at: Instant,
     pub(super) wall: SystemTime,

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::rings::Counted;
 use super::symbols::Names;
-use super::{Recording, What};
+use super::{Recording, Target, What};
 use crate::profile::OwnCost;
+use crate::read::OTHER;
 
 /// The remark on a profile without the kernel's functions, although they were requested.
 pub const KERNEL_LEFT_OUT: &str = "the kernel's functions are left out: it does not let us sample \
@@ -18,14 +19,14 @@ pub(super) fn of(
     cost: &OwnCost,
     names: &Names,
 ) -> Vec<String> {
-    let Recording { recorder, tally, late, .. } = recording;
+    let Recording { recorder, target, kernel, tally, late, .. } = recording;
     let Counted { cpu_ns, running_ns, lost } = *counted;
     let (shallow, chains) = (tally.shallow_chains, tally.user_chains);
     let hidden = "the kernel hides the names of its functions (sysctl kernel.kptr_restrict=0, or \
                   run with CAP_SYSLOG)";
     let running_pct = 100.0 * running_ns as f64 / cpu_ns as f64;
     let remarks = [
-        (recorder.kernel && !recording.kernel).then(|| KERNEL_LEFT_OUT.to_owned()),
+        (recorder.kernel && !kernel).then(|| KERNEL_LEFT_OUT.to_owned()),
         (*late > 0).then(|| {
             format!(
                 "{late} threads started while the recorder attached to the process; their \
@@ -42,7 +43,9 @@ pub(super) fn of(
         (tally.broken > 0).then(|| {
             format!("{} records of the kernel made no sense and were left out", tally.broken)
         }),
-        gaps(&recorder.what, cpu_ns, tally.samples.saturating_add(lost)),
+        gaps(&recorder.what, cpu_ns, tally.samples.saturating_add(lost), |period_us| {
+            cause(*kernel, tally.throttled, *target, period_us)
+        }),
         // Starting and stopping the event takes some time; a difference above a hundredth means
         // that the counter was shared.
         (running_ns.saturating_add(cpu_ns / 100) < cpu_ns).then(|| {
@@ -61,7 +64,8 @@ pub(super) fn of(
         }),
         (tally.stacks_beyond > 0).then(|| {
             format!(
-                "{} call chains are left out: there were more than {} different ones",
+                "the call chains of {} samples are one, {OTHER}: there were more than {} different \
+                 ones",
                 tally.stacks_beyond,
                 tally.stacks.len()
             )
@@ -70,17 +74,28 @@ pub(super) fn of(
     remarks.into_iter().flatten().collect()
 }
 
-/// Returns the remark on CPU time without samples.
-fn gaps(what: &What, cpu_ns: u64, seen: u64) -> Option<String> {
+/// Returns the remark on CPU time without samples; `cause` returns its cause for a period in
+/// microseconds.
+fn gaps(what: &What, cpu_ns: u64, seen: u64, cause: impl FnOnce(f64) -> String) -> Option<String> {
     let hz = what.hz()?;
     let (periods, period_us) = (cpu_ns as f64 * hz / 1e9, 1e6 / hz);
     let pct = 100.0 * (1.0 - seen as f64 / periods);
-    (periods >= PERIODS_JUDGED && pct > 10.0).then(|| {
-        format!(
-            "{pct:.0} % of the CPU time gave no sample, most likely that of threads which live no \
-             longer than {period_us:.0} us: each begins a period of its own; sample more often"
-        )
-    })
+    (periods >= PERIODS_JUDGED && pct > 10.0)
+        .then(|| format!("{pct:.0} % of the CPU time gave no sample, {}", cause(period_us)))
+}
+
+/// Returns the most likely cause of CPU time without samples; `kernel` is true if the kernel's
+/// functions are sampled, `throttled` is the number of times that the kernel paused the event.
+fn cause(kernel: bool, throttled: u64, target: Target, period_us: f64) -> String {
+    match target {
+        _ if !kernel => "most likely that of the kernel's functions, which are not sampled".into(),
+        _ if throttled > 0 => "most likely because the kernel paused the sampling".into(),
+        Target::ThisProcess => format!(
+            "most likely that of threads which live no longer than {period_us:.0} us: each begins \
+             a period of its own; sample more often"
+        ),
+        Target::ThisThread | Target::Machine => "for an unknown reason".into(),
+    }
 }
 
 /// Returns the remark on the cost of sampling, if that exceeds a hundredth of the target's CPU
@@ -142,10 +157,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_without_samples_is_told() {
-        let gaps = |seen| gaps(&What::Time { hz: 1000 }, 1_000_000_000, seen);
-        let said = gaps(700).unwrap();
-        assert!(said.starts_with("30 % of the CPU time gave no sample"), "{said}");
-        assert_eq!(gaps(1000), None);
+    fn time_without_samples_is_told_with_its_likely_cause() {
+        let gaps = |seen, kernel, throttled, target| {
+            gaps(&What::Time { hz: 1000 }, 1_000_000_000, seen, |period_us| {
+                cause(kernel, throttled, target, period_us)
+            })
+        };
+        for (kernel, throttled, target, cause) in [
+            (true, 0, Target::ThisProcess, "threads which live no longer than 1000 us"),
+            (false, 0, Target::ThisProcess, "the kernel's functions, which are not sampled"),
+            (true, 3, Target::ThisProcess, "the kernel paused the sampling"),
+            (true, 0, Target::ThisThread, "for an unknown reason"),
+            (true, 0, Target::Machine, "for an unknown reason"),
+        ] {
+            let said = gaps(700, kernel, throttled, target).unwrap();
+            assert!(said.starts_with("30 % of the CPU time gave no sample, "), "{said}");
+            assert!(said.contains(cause), "{said}");
+            assert_eq!(gaps(1000, kernel, throttled, target), None);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(super) struct Rings {
     rings: BTreeMap<Option<usize>, Ring>,
     /// Events of the other threads, with the thread's index; each writes into the ring of its CPU.
     others: Vec<(usize, Counter)>,
+    /// Number of threads; of CPUs, if the events are of whole CPUs. Each has an index below this.
     threads: usize,
 }
 
@@ -51,8 +52,8 @@ pub(super) struct Counted {
 }
 
 impl Rings {
-    /// Opens the event of `builder` for one thread, once for each CPU. A CPU that went offline
-    /// since the list was read is skipped.
+    /// Opens the event of `builder` for one thread, once for each CPU, or for everything that runs
+    /// on a single CPU. A CPU that went offline since the list was read is skipped.
     ///
     /// # Errors
     /// As perf_event_open, the ioctl or mmap says.
@@ -89,7 +90,7 @@ impl Rings {
         refused.map_or(Ok(()), |e| Err(Refusal::Event(e)))
     }
 
-    /// Returns the number of threads whose events are open.
+    /// Returns the number of threads whose events are open; of CPUs, for events of whole CPUs.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
@@ -129,8 +130,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Passes every record to `take` with its space; an invalid record is `None`. Takes only what
-    /// each ring contained at the start, so that a fast target cannot keep this function busy.
+    /// Passes every record to `take` with its space; an invalid record is `None`. Takes at most
+    /// each ring's size, so that a fast target cannot keep this function busy.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Space, Option<Record<'_>>)) {
         for ring in self.rings.values_mut() {
             let mut left = ring.bytes;
@@ -150,23 +151,17 @@ impl Rings {
     /// # Errors
     /// As read says.
     pub(super) fn counted(&mut self) -> io::Result<Counted> {
-        let mut sum = Counted::default();
-        let mut enabled_ns = BTreeMap::<usize, u64>::new();
-        for (thread, counter) in self.counters() {
+        let (mut times, mut lost) = (Vec::new(), 0u64);
+        for (index, counter) in self.counters() {
             let data = counter.read_full()?;
-            // An event's time is that of its thread on any CPU, but the kernel updates it only when
-            // it uses the event. So use the largest time of a thread's events.
-            let enabled = enabled_ns.entry(thread).or_default();
-            *enabled = ns(data.time_enabled()).max(*enabled);
-            sum.running_ns = sum.running_ns.saturating_add(ns(data.time_running()));
-            sum.lost = sum.lost.saturating_add(data.lost().unwrap_or(0));
+            times.push((index, ns(data.time_enabled()), ns(data.time_running())));
+            lost = lost.saturating_add(data.lost().unwrap_or(0));
         }
-        let enabled = enabled_ns.values().fold(0u64, |sum, &ns| sum.saturating_add(ns));
-        sum.cpu_ns = enabled.max(sum.running_ns);
-        Ok(sum)
+        let (cpu_ns, running_ns) = sums(&times);
+        Ok(Counted { cpu_ns, running_ns, lost })
     }
 
-    /// Returns every event, with the index of its thread.
+    /// Returns every event, with the index of its thread or CPU.
     fn counters(&mut self) -> impl Iterator<Item = (usize, &mut Counter)> {
         let rings = self.rings.values_mut().map(|ring| (ring.thread, &mut *ring.sampler));
         rings.chain(self.others.iter_mut().map(|(thread, counter)| (*thread, counter)))
@@ -178,6 +173,22 @@ impl std::fmt::Debug for Rings {
         let (cpus, others) = (self.rings.keys(), self.others.len());
         write!(f, "Rings {{ cpus: {cpus:?}, others: {others}, threads: {} }}", self.threads)
     }
+}
+
+/// Returns the CPU time, and the part of it in which the event had a counter, from each event's
+/// index, enabled time and running time.
+///
+/// An event's enabled time is that of its thread on any CPU, but the kernel updates it only when it
+/// uses the event. So the largest enabled time of each index counts.
+fn sums(times: &[(usize, u64, u64)]) -> (u64, u64) {
+    let (mut enabled_ns, mut running_ns) = (BTreeMap::<usize, u64>::new(), 0u64);
+    for &(index, enabled, running) in times {
+        let largest = enabled_ns.entry(index).or_default();
+        *largest = enabled.max(*largest);
+        running_ns = running_ns.saturating_add(running);
+    }
+    let enabled = enabled_ns.values().fold(0u64, |sum, &ns| sum.saturating_add(ns));
+    (enabled.max(running_ns), running_ns)
 }
 
 /// Redirects the samples of `counter` into the ring of `to`.
@@ -212,3 +223,16 @@ const HEADER_BYTES: usize = 8;
 const ENODEV: i32 = 19;
 /// Flags that poll returns permanently for an event whose threads have ended, or that failed.
 const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::ERR);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_cpus_are_added_up_and_of_one_thread_s_events_the_largest_counts() {
+        assert_eq!(sums(&[(0, 1000, 500), (1, 1000, 500)]), (2000, 1000), "half was multiplexed");
+        assert_eq!(sums(&[(0, 1000, 600), (0, 900, 400)]), (1000, 1000), "a thread on two CPUs");
+        assert_eq!(sums(&[(0, 10, 10), (0, 10, 5)]), (15, 15), "it ran longer than was updated");
+        assert_eq!(sums(&[]), (0, 0));
+    }
+}

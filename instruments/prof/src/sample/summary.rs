@@ -8,6 +8,7 @@ use super::tally::Tally;
 use super::{Recording, What, remarks};
 use crate::conditions::{Conditions, rfc3339};
 use crate::profile::{Event, Origin, OwnCost, Profile, Row, Stack, Unit};
+use crate::read::OTHER;
 
 /// Returns the profile, without the recorder's own CPU time.
 pub(super) fn profile(
@@ -19,7 +20,10 @@ pub(super) fn profile(
     let Recording { recorder, tally, .. } = recording;
     let (event, origin) = event(&recorder.what);
     let mut profile = Profile::new(event, origin);
-    (profile.rows, profile.stacks) = (rows(tally, names), stacks(tally, names));
+    profile.rows = rows(tally, names);
+    if recorder.call_chains {
+        profile.stacks = stacks(tally, names);
+    }
     profile.sort();
     profile.lost = counted.lost;
     let cost = OwnCost {
@@ -43,7 +47,9 @@ pub(super) fn profile(
 
 fn event(what: &What) -> (Event, Origin) {
     let (name, period, raw, origin) = match what {
-        What::Time { .. } => ("cpu-clock", None, None, Origin::Clock),
+        What::Time { hz } => {
+            ("cpu-clock", Some(1_000_000_000 / u64::from(*hz)), None, Origin::Clock)
+        }
         What::Event { event, period } => {
             let origin = if event.is_software() { Origin::Kernel } else { Origin::Counter };
             (event.name.as_str(), Some(*period), event.raw.clone(), origin)
@@ -79,6 +85,8 @@ fn rows(tally: &Tally, names: &Names) -> Vec<Row> {
     by_function.into_iter().map(row).collect()
 }
 
+/// Returns the call chains. Samples whose chain was not stored are one chain, [`OTHER`], so that
+/// the counts of all chains are those of all samples.
 fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
     let mut by_names: HashMap<Vec<&str>, u64> = HashMap::new();
     for (places, &count) in &tally.stacks {
@@ -91,7 +99,13 @@ fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
         frames: frames.into_iter().map(str::to_owned).collect(),
         count,
     };
-    sorted.into_iter().map(stack).collect()
+    let mut stacks: Vec<Stack> = sorted.into_iter().map(stack).collect();
+    let stored = stacks.iter().fold(0u64, |sum, stack| sum.saturating_add(stack.count));
+    let other = tally.samples.saturating_sub(stored);
+    if other > 0 {
+        stacks.push(Stack { frames: vec![OTHER.to_owned()], count: other });
+    }
+    stacks
 }
 
 /// Returns the names of frames without repetition: recursion of a function without symbols appears
@@ -107,7 +121,25 @@ fn frames<'a>(names: impl Iterator<Item = Option<&'a Name>>) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tally::Place;
     use super::*;
+
+    #[test]
+    fn a_clock_has_its_period_in_nanoseconds() {
+        let (event, origin) = event(&What::Time { hz: 100 });
+        assert_eq!((event.period, origin), (Some(10_000_000), Origin::Clock));
+    }
+
+    #[test]
+    fn samples_without_a_stored_chain_are_one_chain() {
+        let mut tally = Tally { samples: 10, ..Tally::default() };
+        tally.stacks.insert([Place::Unknown].into(), 7);
+        let chain = |name: &str, count| Stack { frames: vec![name.to_owned()], count };
+        let expected = [chain("[unknown]", 7), chain(OTHER, 3)];
+        assert_eq!(stacks(&tally, &Names::default()), expected);
+        tally.samples = 7;
+        assert_eq!(stacks(&tally, &Names::default()), expected[..1]);
+    }
 
     #[test]
     fn callers_without_names_are_one_frame_and_a_recursion_is_as_many_as_it_has() {

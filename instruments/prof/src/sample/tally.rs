@@ -40,9 +40,9 @@ pub(super) struct Tally {
     pub(super) stacks: HashMap<Box<[Place]>, u64>,
     /// Samples whose call chain is beyond the limit of stored chains.
     pub(super) stacks_beyond: u64,
-    /// Samples in user code that have a call chain.
+    /// Samples in this process's user code that have a call chain.
     pub(super) user_chains: u64,
-    /// Samples whose call chain has at most one caller.
+    /// Those of them whose call chain has at most one caller.
     pub(super) shallow_chains: u64,
 }
 
@@ -103,7 +103,8 @@ impl Tally {
                 places.push(caller);
             }
         }
-        if space == Space::User {
+        // Frames of another program are one, so the length of its chain says nothing.
+        if space == Space::User && is_ours {
             self.user_chains += 1;
             self.shallow_chains += u64::from(user_frames <= 2);
         }
@@ -172,6 +173,8 @@ mod tests {
         let stack: &[Place] = &[Place::Kernel(0xffff_1000), Place::Other];
         assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
         assert_eq!(tally.places.get(&Place::Other), Some(&1), "{:?}", tally.places);
+        tally.sample((Space::User, false), 0x1000, &[USER, 0x1000]);
+        assert_eq!((tally.user_chains, tally.shallow_chains), (0, 0), "they are not ours");
     }
 
     #[test]

@@ -48,14 +48,14 @@ fn fitted(profile: &Profile, most: (u64, u64)) -> std::result::Result<Vec<u8>, S
     thinned.stacks.sort_by_key(|stack| Reverse(stack.count));
     let (all, mut other) = (thinned.stacks.len(), 0_u64);
     while !fits(&written) {
-        let kept = thinned.stacks.len() / 2;
-        let dropped = thinned.stacks.drain(kept..).map(|stack| stack.count);
-        other = dropped.fold(other, u64::saturating_add);
-        if kept == 0 {
+        if thinned.stacks.is_empty() {
             let (bytes, values) = (written.len(), commas(&written));
             let why = "its functions alone are more than is read again";
             return Err(format!("{why}: {bytes} bytes, {values} values"));
         }
+        let kept = thinned.stacks.len() / 2;
+        let dropped = thinned.stacks.drain(kept..).map(|stack| stack.count);
+        other = dropped.fold(other, u64::saturating_add);
         let mut short = thinned.clone();
         short.stacks.push(Stack { frames: vec![OTHER.to_owned()], count: other });
         short.remarks.push(format!(
@@ -94,5 +94,10 @@ mod tests {
             assert_eq!(thinned.rows, profile.rows);
         }
         assert!(fitted(&profile, (100, 100)).unwrap_err().starts_with("its functions alone"));
+        // The only chain is too long, and the functions are not.
+        profile.stacks = vec![Stack { frames: vec!["f".repeat(10_000)], count: 5050 }];
+        let text = fitted(&profile, (5000, u64::MAX)).unwrap();
+        let thinned = parse(text.as_slice(), Some(Form::Json)).unwrap().one(1).unwrap();
+        assert_eq!(thinned.stacks, [Stack { frames: vec![OTHER.to_owned()], count: 5050 }]);
     }
 }
