@@ -91,17 +91,15 @@ impl Page {
     }
 
     /// Sends `mark`.
-    pub fn say(&self, mark: Mark) {
-        if mark == Mark::Packets(0) {
-            return;
-        }
-        let at = (MARKS + mark.offset()) as *mut AtomicU8;
-        // SAFETY: the offset is within the page, which `map` mapped for writing and which is never
-        // unmapped. This is the only place that accesses the page, by an atomic of one byte, for
-        // which any address is aligned.
-        unsafe { (*at).store(1, Ordering::Relaxed) };
-        if let Mark::Packets(n @ MOST..) = mark {
-            self.say(Mark::Packets(n - MOST));
+    pub fn say(&self, mut mark: Mark) {
+        while mark != Mark::Packets(0) {
+            let at = (MARKS + mark.offset()) as *mut AtomicU8;
+            // SAFETY: the offset is within the page, which `map` mapped for writing and which is
+            // never unmapped. This is the only place that accesses the page, by an atomic of one
+            // byte, for which any address is aligned.
+            unsafe { (*at).store(1, Ordering::Relaxed) };
+            let Mark::Packets(n) = mark else { return };
+            mark = Mark::Packets(n.saturating_sub(MOST));
         }
     }
 }

@@ -4,7 +4,7 @@
 //!             a load of CPU c                         a store of CPU c
 //! held by c   nothing                                 others hold it: a write transfer, they lose it
 //! not by c    written by another: a read transfer     the same; and a fill
-//!             else a fill only: from memory, or a copy that needs no leave
+//!             else a fill only: from memory, or a copy that can be shared
 //! ```
 //!
 //! The states are those of MESI: a line has holders, and at most one of them has written it. A line's whole state is one
@@ -14,7 +14,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::cache::{Cache, Shape};
@@ -36,7 +36,7 @@ const HOLDERS: u64 = (1 << CPUS) - 1;
 pub struct Site {
     /// Address of the instruction.
     pub pc: u64,
-    /// Loads of a line that another CPU wrote.
+    /// Loads of a line that another CPU wrote last, and that no other CPU has loaded since.
     pub read: AtomicU64,
     /// Stores to a line that other CPUs held.
     pub write: AtomicU64,
@@ -52,6 +52,8 @@ pub struct Model {
     shards: Vec<Mutex<HashMap<u64, &'static Page>>>,
     cpus: Vec<Cpu>,
     shape: Option<Shape>,
+    /// Number of CPUs that share the entry of an earlier CPU.
+    sharing: AtomicUsize,
     /// True while lines are followed.
     pub follows: AtomicBool,
     /// True while transfers are counted.
@@ -66,10 +68,10 @@ type Page = [AtomicU64; LINES_A_PAGE];
 #[derive(Debug)]
 #[repr(align(128))]
 struct Cpu {
-    /// The CPU's last instruction that accessed memory.
+    /// The last instruction of this CPU, or of one that shares the entry, that accessed memory.
     site: AtomicPtr<Site>,
     cache: Option<Mutex<Cache>>,
-    /// Number of this CPU's memory accesses that were followed.
+    /// Number of memory accesses that were followed.
     accesses: AtomicU64,
 }
 
@@ -93,6 +95,7 @@ impl Model {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             cpus: (0..CPUS).map(|_| cpu()).collect(),
             shape,
+            sharing: AtomicUsize::new(0),
             follows: AtomicBool::new(follows),
             counts: AtomicBool::new(follows),
             device: AtomicU64::new(0),
@@ -112,14 +115,23 @@ impl Model {
         each.filter(|n| *n > 0).fold((0, 0), |(sum, cpus), n| (sum + n, cpus + 1))
     }
 
+    /// Returns the number of CPUs that share the entry of an earlier CPU. Transfers between CPUs
+    /// with one entry are not counted.
+    #[must_use]
+    pub fn sharing(&self) -> usize {
+        self.sharing.load(Ordering::Relaxed)
+    }
+
     /// Follows an access of `bytes` at `address` by `cpu`.
     pub fn access(&self, cpu: usize, address: u64, bytes: u64, store: bool, site: &'static Site) {
+        if cpu >= CPUS {
+            self.sharing.fetch_max(cpu - CPUS + 1, Ordering::Relaxed);
+        }
         let cpu = cpu % CPUS;
         let here = &self.cpus[cpu];
-        // No ordering is needed: only this CPU's thread stores the word, and other CPUs read it
-        // only to count a line that this CPU lost.
+        // No ordering is needed: other CPUs read the word only to count a line that this CPU lost.
         here.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
-        here.accesses.store(here.accesses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        here.accesses.fetch_add(1, Ordering::Relaxed);
         let (first, last) = (address / LINE, (address + bytes.max(1) - 1) / LINE);
         for line in first..=last {
             self.line(cpu, line, store, site);
@@ -276,6 +288,18 @@ mod tests {
         assert_eq!(counts(writes), [0, 1, 4, 3], "three others lost it where they ran last");
         model.access(3, at + 60, 8, true, writes);
         assert_eq!(counts(writes)[2], 5, "across two lines");
+    }
+
+    #[test]
+    fn cpus_beyond_the_last_entry_share_one_and_are_reported() {
+        let (model, at, cpu) = (Model::new(None, true), apart(6), site());
+        model.access(0, at, 8, true, cpu);
+        model.access(CPUS - 1, at + 64, 8, true, cpu);
+        assert_eq!((model.sharing(), model.accesses()), (0, (2, 2)));
+        model.access(CPUS, at, 8, false, cpu);
+        model.access(CPUS + 1, at + 128, 8, false, cpu);
+        assert_eq!((model.sharing(), model.accesses()), (2, (4, 3)));
+        assert_eq!(counts(cpu), [0, 0, 3, 0], "the first shares the entry of CPU 0");
     }
 
     #[test]

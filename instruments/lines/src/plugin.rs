@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::api::{self, Api, Id, Info, Insn, MemInfo, Tb};
@@ -164,7 +164,7 @@ unsafe extern "C" fn exit(_: Id, _: *mut c_void) {
     let packets = plugin.packets.load(Ordering::Relaxed);
     let all = sites.values().copied();
     let text = report::text(&plugin.model, all, packets, &plugin.refused, plugin.system);
-    if let Err(e) = std::fs::write(&plugin.asked.out, text) {
+    if let Err(e) = report::save(&plugin.asked.out, &text) {
         report::complain(&format!("cannot write {}: {e}", plugin.asked.out));
     }
 }
@@ -245,7 +245,8 @@ impl Asked {
             let wrong = || format!("{word}: not understood");
             match word.split_once('=').ok_or_else(wrong)? {
                 ("out", file) => file.clone_into(&mut asked.out),
-                ("marked", on) => asked.marked = on == "on",
+                ("marked", "on") => asked.marked = true,
+                ("marked", "off") => asked.marked = false,
                 ("l2", size) => {
                     let (bytes, ways) = size.split_once('x').ok_or_else(wrong)?;
                     let shape = bytes.parse().ok().zip(ways.parse().ok());
@@ -267,14 +268,6 @@ impl Asked {
     }
 }
 
-// QEMU may call back on any thread, so everything that the callbacks share must be Sync: words,
-// locks, and QEMU's functions.
-const _: () = {
-    const fn shared<T: Send + Sync>() {}
-    shared::<Model>();
-    shared::<AtomicPtr<Site>>();
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,7 +283,8 @@ mod tests {
         assert_eq!(asked.l2, Shape::of(1 << 20, 8));
         assert_eq!(asked.arm, Some((0xff00, 0xff80, 0x600)));
         assert_eq!(read(&[]), Err("out=FILE is missing".into()));
-        for wrong in ["l2=3x1", "l2=", "arm=1-2", "arm=x-1-2", "size=1", "out"] {
+        assert_eq!(read(&["out=/f", "marked=off"]).map(|asked| asked.marked), Ok(false));
+        for wrong in ["l2=3x1", "l2=", "arm=1-2", "arm=x-1-2", "size=1", "out", "marked=1"] {
             assert_eq!(read(&["out=/f", wrong]), Err(format!("{wrong}: not understood")));
         }
     }

@@ -7,14 +7,17 @@
 //! accesses 123456
 //! packets 1000
 //! device 0
+//! sharing 4                      CPUs that share another's entry, if there are any
 //! l2 2048 8                      sets and ways, if caches are limited
-//! refused AF_XDP                 what a program asked for in vain
+//! refused AF_XDP                 a request that QEMU refused
 //! map 55d0000 55d8000 0 /bin/x   of the process: start, end, offset in the file, file (user mode)
 //! pc 55d0123 4 5 9 2             an instruction: reads, writes, lines in, lines out
+//! end 1                          the number of instructions; the last line
 //! ```
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::model::{Model, Site};
@@ -67,6 +70,9 @@ pub fn text(
     let mut text = format!(
         "linerate-lines 1\nmode {mode}\ncpus {cpus}\naccesses {accesses}\npackets {packets}\ndevice {device}\n"
     );
+    if model.sharing() > 0 {
+        let _ = writeln!(text, "sharing {}", model.sharing());
+    }
     if let Some(shape) = model.shape() {
         let _ = writeln!(text, "l2 {} {}", shape.sets, shape.ways);
     }
@@ -76,15 +82,28 @@ pub fn text(
         let maps = String::from_utf8_lossy(&maps);
         maps.lines().filter_map(map).for_each(|line| text += &line);
     }
+    let mut instructions = 0_u64;
     for site in sites {
         let counts = [&site.read, &site.write, &site.lines_in, &site.lines_out];
         let counts = counts.map(|count: &AtomicU64| count.load(Ordering::Relaxed));
         if counts != [0; 4] {
+            instructions += 1;
             let [read, write, lines_in, lines_out] = counts;
             let _ = writeln!(text, "pc {:x} {read} {write} {lines_in} {lines_out}", site.pc);
         }
     }
+    let _ = writeln!(text, "end {instructions}");
     text
+}
+
+/// Writes the file. Removes a regular file that was created or emptied and cannot be written whole.
+pub(crate) fn save(path: &str, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let written = file.write_all(text.as_bytes());
+    if written.is_err() && file.metadata().is_ok_and(|found| found.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
 /// Converts a line of /proc/self/maps for a file into a line of the output, whatever its
@@ -105,6 +124,26 @@ pub(crate) fn complain(why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_has_the_number_of_instructions() {
+        let model = Model::new(None, true);
+        let [used, unused] = [16, 32]
+            .map(|pc| -> &'static Site { Box::leak(Box::new(Site { pc, ..Site::default() })) });
+        model.access(0, 9 << 30, 8, true, used);
+        let sites = [used, unused].into_iter();
+        let text = text(&model, sites, 7, &Refused::default(), true);
+        assert!(text.ends_with("\npackets 7\ndevice 0\npc 10 0 0 1 0\nend 1\n"), "{text}");
+        model.access(crate::model::CPUS + 2, 9 << 30, 8, true, used);
+        let text = super::text(&model, std::iter::empty(), 7, &Refused::default(), true);
+        assert!(text.ends_with("\nsharing 3\nend 0\n"), "{text}");
+    }
+
+    #[test]
+    fn a_device_that_takes_no_counts_is_not_removed() {
+        assert!(save("/dev/full", "counts").is_err());
+        assert!(std::path::Path::new("/dev/full").exists());
+    }
 
     #[test]
     fn what_was_refused_is_named_and_what_was_granted_is_not() {

@@ -1,9 +1,13 @@
 //! Programs with known transfers, run under QEMU with the plugin.
 
 use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 const LOAD: &str = env!("CARGO_BIN_EXE_lines-load");
 const TURNS: u64 = 1000;
@@ -23,11 +27,14 @@ struct Sums {
     text: String,
 }
 
-/// Returns the path of the plugin, which is built into the folder of the program.
-fn plugin() -> Option<PathBuf> {
-    let beside = Path::new(LOAD).parent()?;
+/// Returns the path of the plugin, which cargo builds into the folder of the program or into the
+/// folder below it. If there are two, one is of an earlier build: returns the newer one.
+fn plugin() -> PathBuf {
+    let beside = Path::new(LOAD).parent().unwrap();
     let names = ["liblinerate_lines.so", "deps/liblinerate_lines.so"];
-    names.iter().map(|name| beside.join(name)).find(|file| file.exists())
+    let files = names.map(|name| beside.join(name)).into_iter().filter(|file| file.is_file());
+    let newest = files.max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
+    newest.expect("cargo builds the plugin with this test")
 }
 
 /// Runs one kind of load; where it cannot run, prints the reason and returns `None`.
@@ -42,13 +49,9 @@ fn load(args: &[&str], words: &str) -> Option<Sums> {
         eprintln!("skipped: the plugin is tried on x86-64");
         return None;
     }
-    let Some(plugin) = plugin() else {
-        eprintln!("skipped: cargo has built no plugin here");
-        return None;
-    };
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let out = std::env::temp_dir().join(format!("lines-{}-{number}", std::process::id()));
-    let plugin = format!("{},out={}{words}", plugin.display(), out.display());
+    let plugin = format!("{},out={}{words}", plugin().display(), out.display());
     let ran = Command::new("qemu-x86_64").args(["-plugin", &plugin, LOAD]).args(args).output();
     let Ok(ran) = ran else {
         eprintln!("skipped: no qemu-x86_64 (apt-get install qemu-user)");
@@ -124,6 +127,37 @@ fn five_runs_of_the_same_are_within_3_percent() {
     let transfers = runs.iter().map(|sums| sums.read + sums.write);
     let (Some(least), Some(most)) = (transfers.clone().min(), transfers.max()) else { return };
     assert!(100 * (most - least) <= 3 * least, "{least} to {most}");
+}
+
+#[test]
+fn packets_are_reported_in_whole_batches() {
+    let Some(sums) = load(&["skb", "at_alloc", "none", "33"], ",marked=on") else { return };
+    assert!(sums.text.contains("\npackets 64\n"), "{}", &sums.text[..100]);
+}
+
+#[test]
+fn a_stream_that_ends_before_all_bytes_are_counted_is_a_failure() {
+    for (count, exit) in [("0", 0), ("100000", 2)] {
+        let Ok(free) = TcpListener::bind("127.0.0.1:0") else {
+            eprintln!("skipped: no loopback address");
+            return;
+        };
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let word = port.to_string();
+        let args = ["receive", word.as_str(), "0", count];
+        let mut receiver = Command::new(LOAD).args(args).spawn().unwrap();
+        let mut stream = loop {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+                break stream;
+            }
+            assert!(receiver.try_wait().unwrap().is_none(), "it ended without a stream");
+            thread::sleep(Duration::from_millis(5));
+        };
+        stream.write_all(&[0; 1000]).unwrap();
+        drop(stream);
+        assert_eq!(receiver.wait().unwrap().code(), Some(exit), "{count} bytes to count");
+    }
 }
 
 /// Packets of a compared run: twice the frames of a pool, because the pool's own lines move, too.

@@ -2,21 +2,23 @@
 //! bounce|false-shared|private N`, and the load of a guest: `lines-load receive PORT WARM COUNT
 //! [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
 //!
-//! Two threads take turns, N in all. In each turn the thread whose it is adds one to a counter, then passes the turn on:
-//! by `bounce` the two have one counter, by `false-shared` each its own on the same line, by `private` each its own on a
-//! line of its own. Turns order all of it, so the numbers are exact.
+//! Two threads take turns, N in all. In its turn a thread adds one to a counter, then ends the turn. With `bounce` both
+//! threads have one counter; with `false-shared` each has a counter of its own on the same line; with `private` each has
+//! a counter on a line of its own. No two accesses to a counter race, so the numbers are exact.
 //!
 //! `skb` is `remote` of the experiment `skbinit`: one thread allocates packets, the other frees them, `at_alloc` or
-//! `at_free`. Between, TOUCH is `none`, or the second one `reads` their metadata; by `commits-reads` and `commits-writes`
-//! the first sets their length before. What is counted are N packets behind as many.
+//! `at_free`. Between, with TOUCH `none` no thread accesses them, and with `reads` the second thread reads their metadata.
+//! With `commits-reads` and `commits-writes` the first thread sets their length, and the second thread reads or writes
+//! their metadata. N packets are counted, after N that are not; N is rounded up to whole batches of 32.
 //!
-//! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it
-//! marks: follow from its first byte, count from byte WARM for COUNT bytes, then it ends. `rotate` hands each irq to
-//! the next CPU every MS milliseconds. `datagrams` reads them one by one, until it is killed.
+//! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it sets
+//! marks: follow from the first byte, count from byte WARM for COUNT bytes. Then it ends; if the stream ends earlier, it
+//! fails. `rotate` moves each irq to the next CPU every MS milliseconds. `datagrams` reads them one by one, until it is
+//! killed.
 
 use std::fs;
 use std::hint::black_box;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,7 +137,9 @@ fn skb(init: Init, touch: &str, packets: &str) -> Option<()> {
         "commits-writes" => (true, false, true),
         _ => return None,
     };
-    let (packets, marks) = (packets.parse::<usize>().ok()?, Page::map().ok()?);
+    // Every batch is full.
+    let packets = packets.parse::<usize>().ok()?.checked_next_multiple_of(BURST)?;
+    let marks = Page::map().ok()?;
     // The first pass uses all frames once before any packet is counted, unless `packets` is too
     // small for that.
     let pool = Pool::builder().frames(POOL_FRAMES).init(init).build().ok()?;
@@ -188,7 +192,9 @@ fn receive(port: &str, warm: &str, count: &str) -> Option<()> {
     loop {
         bytes += match stream.read(&mut buffer) {
             Ok(n) if n > 0 => n as u64,
-            _ => return Some(()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            // A stream that ends before all bytes are counted is a failure.
+            _ => return (count == 0).then_some(()),
         };
         // The number of packets is the bytes by 1460, the payload of a full frame on the wire.
         let more = bytes / 1460 - packets;
