@@ -8,7 +8,7 @@
 //!                                grid    columns of text, for tables of other forms
 //! ```
 //!
-//! Its input is not trusted: a name with control characters cannot give orders to a terminal,
+//! Its input is not trusted: control characters in a table's names, headings and notes are escaped,
 //! a label cannot become markup, and a figure of any size has a bounded length.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Formatting of numbers, readable for any value.
 //!
-//! A document may say anything: what is no number is a dash, and what is larger than any figure of
-//! ours is set with an exponent, so that no cell is longer than a few characters.
+//! A document may contain any value: a value that is not a number is printed as a dash, and a value
+//! that is larger than any figure of ours has an exponent, so that no cell is longer than a few
+//! characters.
 
 pub use linerate_sys::text::grouped;
 

@@ -5,37 +5,36 @@ use crate::words::{WIDTH, elided};
 
 impl Table {
     /// Returns the table with lines of limited width: factors in names such as `burst=64` move to
-    /// the title, and if that is not enough, the longest names lose their middle.
+    /// the title, and if that is not enough, the longest names lose their middle. If that is not
+    /// enough either, returns the table unchanged.
     #[must_use]
     pub fn fitted(self) -> Table {
-        fitted(self)
-    }
-}
-
-fn fitted(mut table: Table) -> Table {
-    if over(&table).is_some() {
-        headed(&mut table);
-    }
-    loop {
-        let Some(over) = over(&table) else { return table };
-        let names = table.rows.iter().filter_map(|row| match row {
-            Row::Cells(cells) => cells.iter().filter_map(length_of_name).max(),
-            Row::Heading(_) | Row::Rule => None,
-        });
-        let longest = names.max().unwrap_or(0);
-        // Shorter names than ten letters could not be distinguished.
-        let kept = longest.saturating_sub(over).max(10);
-        if kept >= longest {
-            return table;
+        if over(&self).is_none() {
+            return self;
         }
-        for row in &mut table.rows {
-            let Row::Cells(cells) = row else { continue };
-            for cell in cells {
-                if let Cell::Text(name) = cell {
-                    *name = elided(name, kept);
+        let mut table = self.clone();
+        headed(&mut table);
+        while let Some(over) = over(&table) {
+            let names = table.rows.iter().filter_map(|row| match row {
+                Row::Cells(cells) => cells.iter().filter_map(length_of_name).max(),
+                Row::Heading(_) | Row::Rule => None,
+            });
+            let longest = names.max().unwrap_or(0);
+            // Shorter names than ten letters could not be distinguished.
+            let kept = longest.saturating_sub(over).max(10);
+            if kept >= longest {
+                return self;
+            }
+            for row in &mut table.rows {
+                let Row::Cells(cells) = row else { continue };
+                for cell in cells {
+                    if let Cell::Text(name) = cell {
+                        *name = elided(name, kept);
+                    }
                 }
             }
         }
+        table
     }
 }
 
@@ -113,7 +112,7 @@ mod tests {
             "buffers=malloc burst=64   receiver=looking",
             "buffers=malloc burst=1024 receiver=woken",
         ];
-        let text = fitted(table(&names)).to_string();
+        let text = table(&names).fitted().to_string();
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         for part in ["buffers burst receiver", "malloc  64    looking", "malloc  1024  woken"] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -122,11 +121,20 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_cannot_be_fitted_keeps_its_names() {
+        let mut table = Table::new("t", "t", &[Column::new("v", "v", ""); 6]);
+        let mut cells = vec![Cell::Count(u64::MAX); 6];
+        cells[0] = Cell::text("a".repeat(30) + &"b".repeat(30));
+        table.row(cells);
+        assert_eq!(table.clone().fitted(), table);
+    }
+
+    #[test]
     fn other_names_lose_their_middle_and_short_ones_nothing() {
         let long = "a".repeat(30) + &"b".repeat(30);
-        let text = fitted(table(&[&long, "factor=level"])).to_string();
+        let text = table(&[&long, "factor=level"]).fitted().to_string();
         assert!(text.contains("a\u{2026}b"), "{text}");
         let few = table(&["factor=level"]);
-        assert_eq!(fitted(few.clone()).to_string(), few.to_string());
+        assert_eq!(few.clone().fitted().to_string(), few.to_string());
     }
 }

@@ -5,8 +5,8 @@ use std::iter;
 
 use super::{Cell, Row, Table};
 use crate::grid::{Grid, Side};
-use crate::number::grouped;
-use crate::words::wrapped;
+use crate::number::{self, grouped};
+use crate::words::{harmless, wrapped};
 
 const INDENT: &str = "  ";
 
@@ -18,12 +18,16 @@ impl fmt::Display for Table {
         for row in &self.rows {
             match row {
                 Row::Cells(cells) => grid.cells(cells.iter().map(Cell::to_string)),
-                Row::Heading(text) => grid.text(text),
+                Row::Heading(text) => grid.text(harmless(text)),
                 Row::Rule => grid.rule(),
             }
         }
         grid.fmt(f)?;
-        self.notes.iter().try_for_each(|note| f.write_str(&wrapped(note, INDENT, INDENT)))
+        self.notes.iter().try_for_each(|note| {
+            // Line breaks and tabs of a note are blanks.
+            let note = note.split_whitespace().collect::<Vec<_>>().join(" ");
+            f.write_str(&wrapped(&harmless(&note), INDENT, INDENT))
+        })
     }
 }
 
@@ -53,12 +57,12 @@ impl Table {
     }
 }
 
-/// Formats the cell as in a table; an absent value is a dash.
+/// Formats the cell as in a table, with control characters escaped; an absent value is a dash.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let real = |x: &f64, digits: &u8| grouped(&format!("{x:.*}", usize::from(*digits)));
+        let real = |x: &f64, digits: &u8| number::real(*x, usize::from(*digits));
         match self {
-            Cell::Text(text) => f.write_str(text),
+            Cell::Text(text) => f.write_str(&harmless(text)),
             Cell::Count(n) => f.write_str(&grouped(&n.to_string())),
             Cell::Gain(0) => f.write_str("0"),
             Cell::Gain(n) => f.write_str(&grouped(&format!("{n:+}"))),
@@ -84,7 +88,32 @@ fn changed(change: f64, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Column;
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_before_the_columns_are_measured() {
+        let columns = [Column::new("name", "name", ""), Column::new("n", "n", "")];
+        let mut table = Table::new("t", "t", &columns);
+        table.row(vec![Cell::text("a\u{1b}[31m\n"), Cell::Count(1)]);
+        table.rows.push(Row::Heading("b\u{7}".into()));
+        table.row(vec![Cell::text("c"), Cell::Count(2)]);
+        table.note("d\te\n\u{1b}f");
+        let expected = [
+            "  name              n",
+            r"  a\u{1b}[31m\u{a}  1",
+            r"  b\u{7}",
+            "  c                 2",
+            r"  d e \u{1b}f",
+        ];
+        assert_eq!(table.to_string().lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_rounded_figure_is_never_minus_0() {
+        let cells = [Cell::Real(-0.04, 1), Cell::AtMost(-0.4, 0), Cell::Real(-1234.5, 1)];
+        assert_eq!(cells.map(|cell| cell.to_string()), ["0.0", "≤ 0", "-1,234.5"]);
+    }
 
     #[test]
     fn a_change_has_a_sign_unless_there_is_none() {
