@@ -1,8 +1,8 @@
 //! Post 003: L2 cache lines out, function by function, with and without affinity.
 //!
-//! The table that was posted was made by hand of two kernprof listings, which are quoted below it.
-//! Here it is made of the same two by the readers and the difference that profiles of today go
-//! through, and held against the posted one row by row.
+//! The posted table was made by hand from two kernprof listings, which are quoted below it. Here the
+//! readers and the difference that today's profiles use make it from the same two listings, and each
+//! row is compared with the posted one.
 
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;
@@ -168,7 +168,11 @@ fn two_names(report: &mut Report, text: &Text<'_>, a: &Profile, b: &Profile) -> 
     Ok(())
 }
 
+/// Reports the idle loop, if it leads the table.
 fn idle(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
+    let Some(first) = diff.rows.first().filter(|row| row.stage == Stage::Idle) else {
+        return Ok(());
+    };
     let idle = diff.sum_of(|row| row.stage == Stage::Idle);
     let all = diff.sum();
     let (Some(with), Some(without)) =
@@ -188,8 +192,8 @@ fn idle(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
         all.with - idle.with,
         -without
     );
-    let line = text.line_with(1, "poll_idle")?.line;
-    report.erratum(line, "poll_idle leads the table", gives);
+    let line = text.line_with(1, &first.symbol)?.line;
+    report.erratum(line, format!("{} leads the table", first.symbol), gives);
     Ok(())
 }
 

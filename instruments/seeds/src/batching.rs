@@ -161,15 +161,24 @@ fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
         ratio.map_or(Cell::Absent(NO_RATIO), Cell::from),
     ]);
     report.table(table);
-    if let Some(ratio) = ratio.filter(|ratio| *ratio != stated.is) {
+    let Some(ratio) = ratio.filter(|ratio| *ratio != stated.is) else { return Ok(()) };
+    let what = "retransmissions for every 1 in regular code";
+    if ratio.as_count().is_some_and(|n| Decimal::whole(three_digits(n)) == stated.is) {
         let gives = format!(
             "{} / {} = {}; the post rounds to three digits.",
             batching.is, regular.is, ratio
         );
-        let says = format!("\"{} retransmissions for every 1 in regular code\"", stated.is);
-        report.erratum(stated.line, says, gives);
+        report.erratum(stated.line, format!("\"{} {what}\"", stated.is), gives);
+    } else {
+        report.check(what, stated.line, stated.is, ratio);
     }
     Ok(())
+}
+
+/// Rounds a count to three digits.
+fn three_digits(n: u64) -> u64 {
+    let unit = 10_u64.pow(n.checked_ilog10().unwrap_or(0).saturating_sub(2));
+    n.saturating_add(unit / 2) / unit * unit
 }
 
 /// Checks every change in per cent that the post prints, to the last digit.

@@ -1,8 +1,7 @@
 //! A decimal number with its printed digits, and exact arithmetic.
 //!
-//! Old posts were made with `bc`, which truncates and leaves the 0 before the point out. To say
-//! that a figure is equal to the last digit, one must do as `bc` does, and not as binary floating
-//! point nearly does.
+//! Old posts were made with `bc`, which truncates and prints no 0 before the point. A check to the
+//! last digit must compute as `bc` does; binary floating point has other last digits.
 
 use std::fmt;
 
@@ -106,9 +105,12 @@ impl Decimal {
         self.units as f64 / 10f64.powi(i32::from(self.digits))
     }
 
-    /// Formats the number as `bc` does: `.72`, not `0.72`.
+    /// Formats the number as `bc` does: `.72`, not `0.72`, and `0`, not `0.00`.
     #[must_use]
     pub fn as_bc_prints(self) -> String {
+        if self.units == 0 {
+            return "0".to_owned();
+        }
         let text = self.to_string();
         match text.strip_prefix('-') {
             Some(rest) => format!("-{}", rest.strip_prefix("0.").map_or(rest.into(), dotted)),
@@ -214,6 +216,7 @@ mod tests {
         assert_eq!(change("1930", "1944", Rounding::Truncate).as_bc_prints(), ".72");
         assert_eq!(d("-0.50").as_bc_prints(), "-.50");
         assert_eq!(d("10.50").as_bc_prints(), "10.50");
+        assert_eq!(change("1930", "1930", Rounding::Truncate).as_bc_prints(), "0");
     }
 
     #[test]

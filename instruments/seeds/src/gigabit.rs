@@ -161,7 +161,7 @@ fn buffers(diff: &Diff) -> Table {
         Cell::text("the same, with all that the cut-off may hide"),
         Cell::Count(sum.without),
         Cell::Below(sum.with.saturating_add(sum.hidden_with)),
-        Cell::change(most.change_pct(), 1, OF_NOTHING),
+        most.change_pct().map_or(Cell::Absent(OF_NOTHING), |pct| Cell::AtMost(pct, 1)),
         Cell::text("ticks"),
     ]);
     for (name, of) in [("share of all ticks", All::Ticks), ("share of ticks not idle", All::Busy)] {
@@ -253,6 +253,9 @@ fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<
     let equal = both.iter().filter(|(a, b)| a.bytes().is_some() && a.bytes() == b.bytes()).count();
     let of = both.len();
     let line = text.line_with(1, " total ")?.line;
+    if of == 0 {
+        return Err(text.wrong(line, "nothing to compare: no function is in both listings"));
+    }
     let what = "functions in both listings whose code, ticks / load, has one size";
     report.check(what, line, format!("{of} of {of}"), format!("{equal} of {of}"));
     Ok(())

@@ -1,4 +1,4 @@
-//! The five posts of 2002, parsed, and printed by the same code as new runs.
+//! The five posts of 2002 to 2007, parsed, and printed by the same code as new runs.
 //!
 //! Nothing here knows a result: every figure is computed from the text of the post, and held
 //! against what the post says. [`Outcome`] says how many agree; what is wrong in a post is said

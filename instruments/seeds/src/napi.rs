@@ -229,6 +229,9 @@ fn references(text: &Text<'_>) -> Table {
 fn checks(report: &mut Report, text: &Text<'_>, loads: &[Load]) -> Result<()> {
     let few = text.between("The data acquired with all these show that NAPI causes", "packets")?;
     let of = loads.iter().filter(|load| load.both().is_some()).count();
+    if of == 0 {
+        return Err(text.wrong(few.line, "nothing to compare: no load was reached by both"));
+    }
     let fewer = loads.iter().filter_map(Load::packets_ratio).filter(|x| *x > 1.0).count();
     let what = format!("\"{}\" packets for an interrupt with NAPI: loads with fewer", few.is);
     report.check(what, few.line, format!("{of} of {of}"), format!("{fewer} of {of}"));
@@ -290,7 +293,7 @@ fn rough(report: &mut Report, first: usize, loads: &[Load]) {
     let Some((i, few, many)) = fewest.min_by(|a, b| a.1.total_cmp(&b.1)) else { return };
     let gives = format!(
         "Half a packet of misreading in {few} makes the ratio {many} / {few} = {:.2} anything from \
-         {:.2} to {:.2}. Plotted figures are to be kept as numbers.",
+         {:.2} to {:.2}. A plotted figure should be published as a number, too.",
         many / few,
         many / (few + HALF),
         many / (few - HALF)

@@ -54,7 +54,7 @@ impl fmt::Display for Outcome {
             0 => write!(f, "{checks} checks, all as expected; ")?,
             n => write!(f, "{checks} checks, {n} FAILED; ")?,
         }
-        write!(f, "{errata} things in the posts are wrong or less than they seem, shown above")?;
+        write!(f, "{errata} errors and misleading statements in the posts, shown above")?;
         failed.iter().try_for_each(|(id, check)| {
             let Check { what, line, posted, computed, .. } = check;
             write!(f, "\npost {id}, line {line}: {what}: {posted} posted, {computed} computed")

@@ -224,7 +224,7 @@ impl fmt::Display for Report {
             self.checks.iter().try_for_each(|check| write!(f, "{check}"))?;
         }
         if !self.errata.is_empty() {
-            writeln!(f, "\nWrong in the post, or less than it seems")?;
+            writeln!(f, "\nErrors and misleading statements in the post")?;
             self.errata.iter().try_for_each(|erratum| write!(f, "{erratum}"))?;
         }
         Ok(())

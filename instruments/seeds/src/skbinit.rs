@@ -113,9 +113,10 @@ fn table(measured: &Measured) -> Table {
             table.row(row(name, function, call));
         }
         let mut sum = vec![Cell::text(name), Cell::text("both, per skb")];
-        sum.extend(kernel.totals().into_iter().map(|d| bounded(kernel, Cell::from(d), d.to_f64())));
-        let weighted = kernel.weighted();
-        sum.push(weighted.map_or(Cell::Absent(NO_RATIO), |x| bounded(kernel, Cell::Real(x, 2), x)));
+        let exact = |d: Decimal| bounded(kernel, Cell::from(d), d.to_f64(), 2);
+        sum.extend(kernel.totals().into_iter().map(exact));
+        let weighted = kernel.weighted().map(|x| bounded(kernel, Cell::Real(x, 2), x, 2));
+        sum.push(weighted.unwrap_or(Cell::Absent(NO_RATIO)));
         table.row(sum);
         table.rows.push(Row::Rule);
     }
@@ -125,8 +126,8 @@ fn table(measured: &Measured) -> Table {
 }
 
 /// Returns a value, marked as a lower bound if one side was not posted.
-fn bounded(kernel: &Kernel, exact: Cell, value: f64) -> Cell {
-    if kernel.free.is_some() { exact } else { Cell::AtLeast(value, 2) }
+fn bounded(kernel: &Kernel, exact: Cell, value: f64, digits: u8) -> Cell {
+    if kernel.free.is_some() { exact } else { Cell::AtLeast(value, digits) }
 }
 
 fn row(kernel: &str, function: &str, call: Option<&Call>) -> Vec<Cell> {
@@ -153,24 +154,27 @@ fn summary(measured: &Measured) -> Table {
         Column::new("after_cycles", "with patch", "cycles"),
         Column::new("change_pct", "change", "%"),
     ];
-    let title = "The gain, in two ways (with the patch: allocation only)";
+    let kernel = &measured.after;
+    let title = match kernel.free {
+        Some(_) => "The gain, in two ways",
+        None => "The gain, in two ways (with the patch: allocation only)",
+    };
     let mut table = Table::new("gain", title, &columns);
     let mut row = |name: &str, digits, mean: fn(&Kernel) -> Option<f64>| {
-        let (before, after) = (mean(&measured.before), mean(&measured.after));
+        let (before, after) = (mean(&measured.before), mean(kernel));
+        let changed = change(before, after).map(|x| bounded(kernel, Cell::Change(x, 2), x, 2));
+        let with = after.map(|x| bounded(kernel, Cell::Real(x, digits), x, digits));
         table.row(vec![
             Cell::text(name),
             Cell::real(before, digits, NO_RATIO),
-            Cell::real(after, digits, NO_RATIO),
-            Cell::change(change(before, after), 2, NO_RATIO),
+            with.unwrap_or(Cell::Absent(NO_RATIO)),
+            changed.unwrap_or(Cell::Absent(NO_RATIO)),
         ]);
     };
     row("mean of the CPUs' averages, as in the post", 3, Kernel::unweighted);
     row("every call weighing the same", 1, Kernel::weighted);
-    if measured.after.free.is_none() {
-        table.note(
-            "Freeing costs something with the patch too, which was not posted: the gain is at \
-            most this.",
-        );
+    if kernel.free.is_none() {
+        table.note("Freeing with the patch was not posted: the gain is at most this.");
     }
     table
 }
@@ -293,8 +297,14 @@ fn as_posted(measured: &Measured) -> String {
         table += &format!("# of times __kfree_skb called: {}\n", counts(&free.calls));
     }
     let alloc = &after.alloc;
+    table += &format!("\n{}\n--------------------------\nCPU 0 CPU 1\n----- -----\n", after.title);
+    table += &format!("Avg cycles in alloc skb: {}\n", spaced(&alloc.cycles));
+    if let Some(free) = &after.free {
+        table += &format!("Avg cycles in __kfree_skb: {}\n", spaced(&free.cycles));
+    }
+    table += &format!("\n# of times alloc_skb called: {}\n", counts(&alloc.calls));
+    if let Some(free) = &after.free {
+        table += &format!("# of times __kfree_skb called: {}\n", counts(&free.calls));
+    }
     table
-        + &format!("\n{}\n--------------------------\nCPU 0 CPU 1\n----- -----\n", after.title)
-        + &format!("Avg cycles in alloc skb: {}\n\n", spaced(&alloc.cycles))
-        + &format!("# of times alloc_skb called: {}\n", counts(&alloc.calls))
 }

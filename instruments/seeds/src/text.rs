@@ -5,6 +5,7 @@
 
 use linerate_prof::{Code, Error, Result};
 
+use crate::Post;
 use crate::decimal::Decimal;
 
 /// The largest text that is accepted as a post. The largest of the five has 7 KB.
@@ -143,8 +144,9 @@ impl<'a> Text<'a> {
     fn lacks(&self, phrase: &str) -> Error {
         let why =
             format!("it does not say {phrase:?} where it should, in {} lines", self.lines.len());
+        let file = Post::named(self.id).map_or("", |post| post.file);
         Error::new(Code::File, unreadable(self.id), why)
-            .fix("compare the copy with what `linerate lab seeds --as-posted` prints")
+            .fix(format!("compare the copy with tests/seeds/{file} in linerate's repository"))
     }
 }
 
@@ -190,6 +192,8 @@ mod tests {
         assert!(why(text.number_before("Title").unwrap_err()).contains("line 1"));
         assert!(text.line_with(99, "Title").is_err());
         assert!(why(text.wrong(7, "odd")).contains("line 7: odd"));
+        let fix = text.number_after("nowhere").unwrap_err().fix;
+        assert!(fix.contains("tests/seeds/001_c0fbd8bbaa366728.txt"), "{fix}");
     }
 
     #[test]

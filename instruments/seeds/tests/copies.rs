@@ -26,6 +26,7 @@ fn a_changed_figure_fails_its_check_with_its_line_and_no_other() {
             "1095 eth_type_trans 5.2596",
             vec![(55, "has one size")],
         ),
+        ("000", "(@ 7%)", "(@ 9%)", vec![(53, "share of the buffer functions")]),
         (
             "001",
             "40             4          6 ",
@@ -36,6 +37,7 @@ fn a_changed_figure_fails_its_check_with_its_line_and_no_other() {
         ("002", "19 Better", "18 Better", vec![(126, "got better")]),
         ("002", "(8/12)", "(9/12)", vec![(62, "better among TCP")]),
         ("002", "2340962", "2340963", vec![(125, "sum of ORG")]),
+        ("002", "or 18500", "or 18600", vec![(68, "retransmissions for every 1")]),
         (
             "003",
             "fget 300 901 601",
@@ -66,6 +68,34 @@ fn corrected_copy_has_no_erratum_for_it() {
     let says = |report: &Report, part: &str| report.errata.iter().any(|e| e.says.contains(part));
     assert!(!says(&changed("002", "or 18500", "or 18456"), "retransmissions"));
     assert!(!says(&changed("003", "L2_CACHE_LINES_OUT", "L2_LINES_OUT"), "L2_CACHE_LINES_OUT"));
+    let (from, to) = (">poll_idle [c0105280]: 72241", ">poll_idle [c0105280]: 121742");
+    assert!(!says(&changed("003", from, to), "leads the table"));
+    let post = Post::named("000").unwrap();
+    let copy = post.text.replace("32.8% system", "22.8% system");
+    let copy = copy.replace("27.5% system", "18.1% system");
+    assert!(!says(&post.report_of(&copy).unwrap(), "top disagree"));
+}
+
+/// Returns the reason why a copy, whose lines `change` makes of each line and its number, is
+/// refused.
+fn refused(id: &str, change: impl Fn(usize, &str) -> String) -> String {
+    let post = Post::named(id).unwrap();
+    let lines = post.text.lines().enumerate().map(|(i, line)| change(i + 1, line));
+    post.report_of(&lines.collect::<Vec<_>>().join("\n")).unwrap_err().why
+}
+
+#[test]
+fn a_copy_without_a_common_row_has_nothing_to_compare() {
+    let why = refused("000", |line, row| match line {
+        85..=103 => row.replacen(' ', " other_", 1),
+        _ => row.to_owned(),
+    });
+    assert!(why.contains("nothing to compare: no function"), "{why}");
+    let why = refused("001", |line, row| match line {
+        66..=72 => "    100            -          17        -            50".to_owned(),
+        _ => row.to_owned(),
+    });
+    assert!(why.contains("nothing to compare: no load"), "{why}");
 }
 
 #[test]

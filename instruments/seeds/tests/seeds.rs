@@ -58,7 +58,10 @@ fn every_check_is_as_expected_and_every_error_is_found() {
     let errata: Vec<usize> = reports.iter().map(|report| report.errata.len()).collect();
     assert_eq!(errata, [6, 4, 4, 6, 6]);
     let text = outcome.to_string();
-    assert!(text.starts_with("27 checks, all as expected; 26 things in the posts"), "{text}");
+    assert!(
+        text.starts_with("27 checks, all as expected; 26 errors and misleading statements"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -79,7 +82,7 @@ fn post_000_cost_moved_and_vanished_are_told_apart_and_disks_are_in_neither() {
     near(&ticks["change_pct"], -51.0, 0.05);
     let hidden = row(&buffers, "figure", "the same, with all that the cut-off may hide");
     assert_eq!(hidden["frames"]["below"], 1388 + 2 * 43);
-    near(&hidden["change_pct"], -48.0, 0.05);
+    near(&hidden["change_pct"]["at_most"], -48.0, 0.05);
     let share = row(&buffers, "figure", "share of all ticks");
     near(&share["as_is"], 7.8, 0.05);
     near(&share["frames"], 4.0, 0.05);
@@ -276,12 +279,12 @@ fn post_004_the_gain_is_weighted_by_calls_and_who_frees_is_counted() {
     let gain = part(&report, "gain");
     let unweighted = row(&gain, "mean", "mean of the CPUs' averages, as in the post");
     near(&unweighted["before_cycles"], 311.965, 1e-6);
-    near(&unweighted["after_cycles"], 234.06, 1e-6);
-    near(&unweighted["change_pct"], -24.97, 0.005);
+    near(&unweighted["after_cycles"]["at_least"], 234.06, 1e-6);
+    near(&unweighted["change_pct"]["at_least"], -24.97, 0.005);
     let weighted = row(&gain, "mean", "every call weighing the same");
     near(&weighted["before_cycles"], 326.9, 0.05);
-    near(&weighted["after_cycles"], 234.1, 0.05);
-    near(&weighted["change_pct"], -28.4, 0.05);
+    near(&weighted["after_cycles"]["at_least"], 234.1, 0.05);
+    near(&weighted["change_pct"]["at_least"], -28.4, 0.05);
     let owners = part(&report, "owners");
     let before = |name| row(&owners, "figure", name)["before"].clone();
     assert_eq!(before("allocated"), 2_295_900);

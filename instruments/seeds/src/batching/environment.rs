@@ -48,7 +48,7 @@ pub(super) fn decisions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let adopted = items(text, "List of changes from original submission:")?;
     report.remarks("Proposed and taken up", adopted);
     let dropped = items(text, "List of changes implemented, tested and dropped:")?;
-    report.remarks("Implemented, tested and dropped, with the reason measured", dropped);
+    report.remarks("Implemented, tested and dropped, with the reason given", dropped);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use linerate_prof::stage::Part;
 use linerate_show::table::Cell;
 
 use super::super::{Report, Text};
-use super::heads::Posted;
+use super::heads::{POINTS, Posted};
 use super::{All, OF_NOTHING, all_and_idle, buffer_sum, grown, is_noise, share, vanished};
 use crate::stats::Pair;
 
@@ -58,7 +58,10 @@ fn utilization(
         return Ok(());
     };
     let buffers = buffer_sum(diff);
+    let buffers_pct = share(diff, buffers, All::Ticks, false);
     let of = |all, frames| Cell::real(share(diff, buffers, all, frames), 1, OF_NOTHING);
+    let fits = |pct: f64| (pct.abs() - said.is.to_f64()).abs() < 1.0;
+    let instruments = [system.after - system.before, after - before];
     let gives = format!(
         "It fits neither instrument. top: {:.1} -> {:.1} % system, {:.1} points, {} % of it. Profile: \
          {ticks} of {all} ticks are not idle, {before:.1} -> {after:.1} %, {:.1} points. What it fits is \
@@ -76,14 +79,21 @@ fn utilization(
         of(All::Ticks, true),
         of(All::Busy, true)
     );
-    report.erratum(said.line, format!("\"higher utilization (@ {}%)\"", said.is), gives);
+    if buffers_pct.is_some_and(fits) && !instruments.into_iter().any(fits) {
+        report.erratum(said.line, format!("\"higher utilization (@ {}%)\"", said.is), gives);
+    } else {
+        let what = "higher utilization, as the share of the buffer functions, %";
+        report.check(what, said.line, said.is.to_string(), of(All::Ticks, false).to_string());
+    }
     let tops = [&heads[0], &heads[1]].map(Posted::busy_pct);
     let gives = format!(
         "Busy is {before:.1} % by the profile and {:.1} % by top, then {after:.1} and {:.1} %. The post \
          does not say why; what is likely stands above, with both figures.",
         tops[0], tops[1]
     );
-    report.erratum(heads[0].line + 1, "Profile and top disagree", gives);
+    if (before - tops[0]).abs() > POINTS || (after - tops[1]).abs() > POINTS {
+        report.erratum(heads[0].line + 1, "Profile and top disagree", gives);
+    }
     Ok(())
 }
 
@@ -117,8 +127,9 @@ fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
         return Ok(());
     }
     let gives = format!(
-        "Not all of what went is gain: of {} ticks that vanished from the path, {} came back elsewhere in \
-         it ({}). eth_type_trans is where a cold frame is now touched first; that is our guess.",
+        "Not all of what went is gain: with what is not listed as 0, of {} ticks that vanished from \
+         the path, {} came back elsewhere in it ({}). eth_type_trans is where a cold frame is now \
+         touched first; that is our guess.",
         vanished(diff).saved_counts(),
         -grown(diff).saved_counts(),
         rose.join("; ")

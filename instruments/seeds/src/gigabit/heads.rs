@@ -10,7 +10,8 @@ use linerate_show::table::{Cell, Column, Row, Table};
 use super::super::{Report, Text};
 
 /// Tolerated difference between a profile and `top`, in percentage points.
-const TOLERANCE: Tolerance = Tolerance::within(2.0);
+pub(super) const POINTS: f64 = 2.0;
+const TOLERANCE: Tolerance = Tolerance::within(POINTS);
 
 /// A head of `top`, with its line in the post.
 #[derive(Debug)]

@@ -8,6 +8,10 @@ use crate::decimal::Decimal;
 /// Number of CPUs of the machine, and of columns of the tables.
 const CPUS: usize = 2;
 
+const FREE_CYCLES: &str = "Avg cycles in __kfree_skb:";
+const FREE_CALLS: &str = "# of times __kfree_skb called:";
+const ALLOC_CALLS: &str = "# of times alloc_skb called:";
+
 /// Both tables of the post.
 #[derive(Debug)]
 pub(super) struct Measured {
@@ -51,18 +55,14 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
     let before = text.line_with(1, "Baseline on Linux")?;
     let at = before.line;
     let after = text.line_with(at, "Skbinit Patch:")?;
-    let free = Call {
-        cycles: cycles(text, at, "Avg cycles in __kfree_skb:")?.is,
-        calls: calls(text, at, "# of times __kfree_skb called:")?,
-    };
-    let alloc = Call {
-        cycles: cycles(text, at, "Avg cycles in alloc_skb:")?.is,
-        calls: calls(text, at, "# of times alloc_skb called:")?,
-    };
-    let totals = cycles(text, at, "Total Avg Cycles")?;
-    let patched = Call {
-        cycles: cycles(text, after.line, "Avg cycles in alloc skb:")?.is,
-        calls: calls(text, after.line, "# of times alloc_skb called:")?,
+    let (first, second) = ([at, after.line], [after.line, usize::MAX]);
+    let free = call(text, first, [FREE_CYCLES, FREE_CALLS])?;
+    let alloc = call(text, first, ["Avg cycles in alloc_skb:", ALLOC_CALLS])?;
+    let totals = cycles(text, first, "Total Avg Cycles")?;
+    let patched = call(text, second, ["Avg cycles in alloc skb:", ALLOC_CALLS])?;
+    let patched_free = match text.line_with(after.line, FREE_CYCLES) {
+        Ok(_) => Some(call(text, second, [FREE_CYCLES, FREE_CALLS])?),
+        Err(_) => None,
     };
     let kernel = |said: Statement<&str>, alloc, free| Kernel {
         title: said.is.trim().to_owned(),
@@ -72,14 +72,24 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
     };
     Ok(Measured {
         before: kernel(before, alloc, Some(free)),
-        after: kernel(after, patched, None),
+        after: kernel(after, patched, patched_free),
         totals,
     })
 }
 
-/// Returns the numbers after `label`, one for each CPU.
-fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Statement<Vec<Decimal>>> {
+/// Parses the figures of a function, which follow two labels between two lines.
+fn call(text: &Text<'_>, lines: [usize; 2], [of_cycles, of_calls]: [&str; 2]) -> Result<Call> {
+    Ok(Call { cycles: cycles(text, lines, of_cycles)?.is, calls: calls(text, lines, of_calls)? })
+}
+
+/// Returns the numbers after `label`, one for each CPU. The label must be in or after the first of
+/// `lines` and before the second.
+fn cycles(text: &Text<'_>, lines: [usize; 2], label: &str) -> Result<Statement<Vec<Decimal>>> {
+    let [from, to] = lines;
     let said = text.line_with(from, label)?;
+    if said.line >= to {
+        return Err(text.wrong(from, &format!("{label:?} should follow before line {to}")));
+    }
     let fields = said.is.trim().strip_prefix(label).unwrap_or("");
     let numbers: Option<Vec<Decimal>> = fields.split_whitespace().map(Decimal::parse).collect();
     let sound = |numbers: &Vec<Decimal>| {
@@ -91,8 +101,8 @@ fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Statement<Vec<Dec
     Ok(Statement { line: said.line, is })
 }
 
-fn calls(text: &Text<'_>, from: usize, label: &str) -> Result<Vec<u64>> {
-    let numbers = cycles(text, from, label)?;
+fn calls(text: &Text<'_>, lines: [usize; 2], label: &str) -> Result<Vec<u64>> {
+    let numbers = cycles(text, lines, label)?;
     let whole: Option<Vec<u64>> = numbers.is.iter().map(|number| number.as_count()).collect();
     whole.ok_or_else(|| text.wrong(numbers.line, "a count of calls is a whole number"))
 }
@@ -116,5 +126,24 @@ mod tests {
             let refused = measured(&Text::new("004", &copy).unwrap()).unwrap_err().why;
             assert!(refused.starts_with(why), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_label_that_is_missing_is_not_read_from_the_other_table() {
+        let row = "# of times alloc_skb called: 235,478 2,060,422\n";
+        assert!(POST.contains(row));
+        let copy = POST.replace(row, "");
+        let refused = measured(&Text::new("004", &copy).unwrap()).unwrap_err().why;
+        assert_eq!(refused, format!("line 28: {ALLOC_CALLS:?} should follow before line 41"));
+    }
+
+    #[test]
+    fn a_free_side_with_the_patch_is_read_if_the_copy_has_one() {
+        let row = "# of times alloc_skb called: 1,226,594 1,213,327\n";
+        assert!(POST.contains(row));
+        let free = format!("{FREE_CYCLES} 1.50 2.50\n{FREE_CALLS} 3 4\n");
+        let copy = POST.replace(row, &format!("{row}{free}"));
+        let read = measured(&Text::new("004", &copy).unwrap()).unwrap();
+        assert_eq!(read.after.free.unwrap().calls, [3, 4]);
     }
 }
