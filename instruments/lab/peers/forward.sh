@@ -234,6 +234,11 @@ time_of_program() {
     done
 }
 
+# Prints the seconds of a window that ends with a second of testpmd's.
+whole_seconds() {
+    awk "BEGIN {s = int($seconds + 0.5); print (s > 0 ? s : 1)}"
+}
+
 packets_come() {
     look && [ "$count" -ge $((first_count + 1000)) ]
 }
@@ -285,7 +290,7 @@ attempt() {
     first_count=$count first_ns=$cpu_ns first_waited_ns=$waited_ns first=$now
     if [ "$port" = memif ]; then
         # What testpmd tells next is of a whole second.
-        sleep "$(awk "BEGIN {s = int($seconds + 0.5); print (s > 0 ? s : 1) - 0.5}")"
+        sleep "$(($(whole_seconds) - 1)).5"
     else
         sleep "$seconds"
     fi
@@ -308,10 +313,16 @@ until attempt; do
 done
 
 microseconds=$((now - first))
-# A window that became longer by more than a twentieth was held up; testpmd's ends with a second.
+# A window that became longer by more than a twentieth was held up; testpmd's ends with a second. The
+# clock was set back in a window that is too short; of testpmd's, the first line may be read 20 ms late.
 longest=$(awk "BEGIN {print int(1e6 * $seconds * 1.05)}") held_up=null
-[ "$port" != memif ] || longest=$((longest + 1000000))
+shortest=$(awk "BEGIN {print int(1e6 * $seconds)}")
+if [ "$port" = memif ]; then
+    longest=$((longest + 1000000))
+    shortest=$(($(whole_seconds) * 1000000 - 20000))
+fi
 [ $microseconds -le "$longest" ] || held_up="\"held up: it took $microseconds us\""
+[ $microseconds -ge "$shortest" ] || held_up="\"too short: it took $microseconds us\""
 cpu_ns=$((cpu_ns - first_ns)) waited_ns=$((waited_ns - first_waited_ns))
 [ -n "$program" ] || waited_ns=null
 

@@ -44,7 +44,9 @@ pub fn here(place: &Place) -> Value {
     let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
     let meminfo = read("/proc/meminfo").unwrap_or_default();
     let unknown = || "unknown".to_owned();
-    let governor = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    let governor = place.cpus.first().and_then(|cpu| {
+        line(&format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"))
+    });
     let clocksource = line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     let thp = line("/sys/kernel/mm/transparent_hugepage/enabled");
     let mut env = json!({

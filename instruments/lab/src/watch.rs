@@ -1,9 +1,9 @@
 //! Activity of the machine during a window, and the decision whether the window counts.
 //!
-//! Admission looks at the environment and never at results: discarding results that look odd finds
-//! what he expects. What counts against a window is what others took from its CPUs: exactly, by the
-//! run delay of each thread that has a CPU to itself; roughly, by CPU time that is not ours, which
-//! the kernel tells in ticks of 10 ms; and by what the host says that it took.
+//! Admission looks at the environment and never at results. A person who discards odd results finds
+//! what was expected. What counts against a window is what others took from its CPUs: exactly, by
+//! the run delay of each thread that has a CPU to itself; roughly, by CPU time that is not ours,
+//! which the kernel tells in ticks of 10 ms; and by what the host says that it took.
 //!
 //! # Interrupts
 //!
@@ -18,15 +18,15 @@
 //!   not ours comes out too small by as much: of a side whose threads are in soft interrupts for a
 //!   tenth of their time, others may have a tenth of its CPU unseen.
 //!
-//! To add the fields would err to the other side: what they have of idle CPUs and of ksoftirqd would
-//! count as others', though it may be the side's own packets, as in the scenario `host`, whose links
-//! are soft interrupts and nothing else. No file of the kernel tells for whom an interrupt came. So
-//! the figure is the least that others had, and a window is refused for nothing less certain. On
-//! CPUs that a thread has to itself the run delay tells of others' threads, on either kernel, and of
-//! little else. What ksoftirqd had of the CPU is known to the nanosecond, and comes off. A soft
-//! interrupt that wakes the thread and goes on is in it, too: 2 to 5 µs a wake-up, of workers that
-//! receive a stream of TCP. No file tells its length, so [`WAKE_DELAY_NS`] is all that it may have,
-//! and some undisturbed windows of such workers are refused.
+//! Adding both fields would overstate it: interrupts on idle CPUs and in ksoftirqd would count as
+//! other programs' time. They may be for the side's own packets, as in the scenario `host`, whose
+//! links are soft interrupts and nothing else. No file of the kernel tells for whom an interrupt
+//! came. So the figure is the least that others had, and a window is refused for nothing less
+//! certain. On CPUs that a thread has to itself the run delay tells of others' threads, on either
+//! kernel, and of little else. What ksoftirqd had of the CPU is known to the nanosecond, and comes
+//! off. A soft interrupt that wakes the thread and goes on is in it, too: 2 to 5 µs a wake-up, of
+//! workers that receive a stream of TCP. No file tells its length, so [`WAKE_DELAY_NS`] is all that
+//! it may have, and some undisturbed windows of such workers are refused.
 //!
 //! Thresholds: the method's rule 4. Steal alone detects next to nothing (it read 0 or 1 while
 //! windows took 65 times their time), and the run delay nearly all.
@@ -75,8 +75,15 @@ const WHAT: &str = "cannot watch the machine";
 #[derive(Debug)]
 pub struct Watch {
     cpus: Vec<usize>,
+    first: Reading,
+}
+
+/// The activity of the watched CPUs so far.
+#[derive(Debug)]
+pub struct Reading {
     times: Vec<CpuTimes>,
     ksoftirqd_ns: BTreeMap<usize, u64>,
+    /// CPU time of this process and of its ended children.
     own_ns: u64,
 }
 
@@ -101,12 +108,27 @@ impl Watch {
     /// # Errors
     /// `E-FILE` without /proc; `E-CPU` if one of them is off line.
     pub fn start(cpus: &[usize]) -> Result<Watch> {
-        let times = times_of(&read()?, cpus)?;
-        let ksoftirqd_ns = ksoftirqd::times_ns();
-        Ok(Watch { cpus: cpus.to_vec(), times, ksoftirqd_ns, own_ns: own_ns() })
+        Ok(Watch { cpus: cpus.to_vec(), first: Reading::of(cpus)? })
     }
 
-    /// Ends the watch, and adds its results to `window`.
+    /// Reads the activity so far; [`Watch::stop_at`] ends the watch at such a reading.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn read(&self) -> Result<Reading> {
+        Reading::of(&self.cpus)
+    }
+
+    /// Ends the watch now, and adds its results to `window`, as [`Watch::stop_at`] does.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn stop(self, window: &mut Window) -> Result<()> {
+        let last = self.read()?;
+        self.stop_at(last, window)
+    }
+
+    /// Ends the watch at its reading `last`, and adds its results to `window`.
     ///
     /// What is not ours is what the CPUs did less what this process and its ended children had, on
     /// whatever CPU: exact where all CPUs are watched that they run on, which
@@ -114,10 +136,9 @@ impl Watch {
     ///
     /// # Errors
     /// As above.
-    pub fn stop(self, window: &mut Window) -> Result<()> {
-        let own_ns = own_ns().saturating_sub(self.own_ns);
-        let now = times_of(&read()?, &self.cpus)?;
-        let since = now.iter().zip(&self.times).map(|(now, before)| now.since(before));
+    pub fn stop_at(self, last: Reading, window: &mut Window) -> Result<()> {
+        let own_ns = last.own_ns.saturating_sub(self.first.own_ns);
+        let since = last.times.iter().zip(&self.first.times).map(|(now, then)| now.since(then));
         let Some(since) = since.collect::<Option<Vec<CpuTimes>>>() else {
             return Err(off_line("time of a CPU went backwards: the CPU was offline in between"));
         };
@@ -127,15 +148,23 @@ impl Watch {
         };
         let busy_ns = ticks(&BUSY).saturating_mul(tick_ns());
         window.steal_ticks = Some(ticks(&[STEAL]));
-        window.ksoftirqd_ns = ksoftirqd::times_ns();
+        window.ksoftirqd_ns = last.ksoftirqd_ns;
         for (cpu, ns) in &mut window.ksoftirqd_ns {
-            *ns = ns.saturating_sub(self.ksoftirqd_ns.get(cpu).copied().unwrap_or(*ns));
+            *ns = ns.saturating_sub(self.first.ksoftirqd_ns.get(cpu).copied().unwrap_or(*ns));
         }
         window.ksoftirqd_ns.retain(|_, ns| *ns > 0);
         let side_ns = own_ns.saturating_add(window.beside_cpu_ns.unwrap_or(0));
         window.foreign_cpu_ns = Some(busy_ns.saturating_sub(side_ns));
         window.cpus = Some(since.len() as u64);
         Ok(())
+    }
+}
+
+impl Reading {
+    /// Reads the activity of `cpus`, or of all CPUs if `cpus` is empty.
+    fn of(cpus: &[usize]) -> Result<Reading> {
+        let times = times_of(&read()?, cpus)?;
+        Ok(Reading { times, ksoftirqd_ns: ksoftirqd::times_ns(), own_ns: own_ns() })
     }
 }
 
@@ -205,8 +234,7 @@ fn waited(thread: &ThreadTime, window: &Window) -> Option<String> {
     // A thread is also given a CPU after each preemption, and that wait is what others took.
     let wake_ups = thread.runs.saturating_sub(thread.nivcsw);
     let of_wake_ups = wake_ups.saturating_mul(WAKE_DELAY_NS);
-    // An upper bound: this time is that from `Watch::start` to `Watch::stop`, which is longer than
-    // the window of a side that settles before or after it.
+    // An upper bound: this time begins at `Watch::start`, before the preparation of the window.
     let of_interrupts = thread.cpu.and_then(|cpu| window.ksoftirqd_ns.get(&cpu)).copied();
     let excused = of_wake_ups.saturating_add(of_interrupts.unwrap_or(0));
     let pct = pct(thread.run_delay_ns.saturating_sub(excused), thread.wall_ns);
@@ -459,6 +487,21 @@ mod tests {
     }
 
     #[test]
+    fn watch_counts_what_happened_up_to_its_last_reading() {
+        let at = |user: u64, steal: u64, ksoftirqd_ns: u64, own_ns: u64| {
+            let line = format!("cpu3 {user} 0 0 900 0 0 0 {steal} 0 0\n");
+            let ksoftirqd_ns = [(3, ksoftirqd_ns)].into();
+            Reading { times: times_of(&line, &[3]).unwrap(), ksoftirqd_ns, own_ns }
+        };
+        let watch = Watch { cpus: vec![3], first: at(10, 1, 500, 0) };
+        let mut window = Window::default();
+        watch.stop_at(at(15, 3, 700, 2 * tick_ns()), &mut window).unwrap();
+        assert_eq!(window.foreign_cpu_ns, Some(3 * tick_ns()));
+        assert_eq!((window.steal_ticks, window.cpus), (Some(2), Some(1)));
+        assert_eq!(window.ksoftirqd_ns, BTreeMap::from([(3, 200)]));
+    }
+
+    #[test]
     fn our_own_work_is_not_foreign() {
         let watch = match Watch::start(&[]) {
             Ok(watch) => watch,
@@ -471,7 +514,7 @@ mod tests {
         let busy: u64 = times_of(&read().unwrap(), &[])
             .unwrap()
             .iter()
-            .zip(&watch.times)
+            .zip(&watch.first.times)
             .filter_map(|(now, before)| now.since(before))
             .map(|times| BUSY.iter().filter_map(|&field| times.0[field]).sum::<u64>())
             .sum();

@@ -33,7 +33,7 @@ fn chances_are_scipys_of_wilcoxons_signed_ranks() {
 fn quantiles_are_scipys_of_students_t() {
     for case in each(&golden(), "student") {
         let [freedom, level, theirs] = numbers(case)[..] else { panic!("{case}") };
-        near(signs::student(freedom as usize, level), theirs, case);
+        near(linerate_prof::student(freedom as usize, level), theirs, case);
     }
 }
 

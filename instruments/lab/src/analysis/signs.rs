@@ -100,36 +100,6 @@ fn two_tails(z: f64) -> f64 {
     t * (FIT.iter().rev().fold(0.0, |sum, c| sum * t + c) - x * x).exp()
 }
 
-/// Returns the number of standard errors on either side of a mean that contain it with probability
-/// `level`: Student's t with `freedom` degrees of freedom.
-pub(super) fn student(freedom: usize, level: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1e6);
-    for _ in 0..80 {
-        let middle = f64::midpoint(low, high);
-        if held_by(middle, freedom) < level { low = middle } else { high = middle }
-    }
-    low
-}
-
-/// Returns the probability that Student's t is within `t` of 0, from the finite sums for whole
-/// degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
-fn held_by(t: f64, freedom: usize) -> f64 {
-    let root = (freedom as f64).sqrt();
-    let (angle, sine) = ((t / root).atan(), t / t.hypot(root));
-    let cosine = root / t.hypot(root);
-    let is_odd = freedom % 2 == 1;
-    let (mut term, mut sum) = (1.0, 1.0);
-    for k in (2 + usize::from(is_odd)..freedom.saturating_sub(1)).step_by(2) {
-        term *= cosine * cosine * (k - 1) as f64 / k as f64;
-        sum += term;
-    }
-    match (is_odd, freedom) {
-        (false, _) => sine * sum,
-        (true, 1) => angle * std::f64::consts::FRAC_2_PI,
-        (true, _) => (angle + sine * cosine * sum) * std::f64::consts::FRAC_2_PI,
-    }
-}
-
 // The interval from the k-th smallest to the k-th largest of n values contains the distribution's
 // median with a probability that depends only on n and k: it misses the median if fewer than k of n
 // coins show heads, or fewer than k show tails. For probabilities between those of two k, the ends

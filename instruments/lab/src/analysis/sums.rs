@@ -98,7 +98,7 @@ fn half_width(residuals: impl Iterator<Item = f64>, n: usize, level: f64) -> Opt
     let squares: f64 = residuals.map(|residual| residual * residual).sum();
     let freedom = n.checked_sub(1).filter(|freedom| *freedom > 0)?;
     let error = (squares * n as f64 / freedom as f64).sqrt();
-    Some(error * signs::student(freedom, level))
+    Some(error * linerate_prof::student(freedom, level))
 }
 
 /// Returns the upper bound of the side that counted nothing, as a factor on the value of one event:

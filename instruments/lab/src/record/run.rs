@@ -86,7 +86,7 @@ impl CellState {
             run.warnings.push(Warning {
                 code: "W-LEDGER-LOST".into(),
                 text: format!(
-                    "{}: {} of {} pairs are in no ledger, since their run was killed",
+                    "{}: {} of {} pairs are in no ledger, since their run failed or was killed",
                     title(cell),
                     self.pairs.len() - end.pairs,
                     self.pairs.len()
@@ -143,19 +143,29 @@ fn analyse_conserved(experiment: &Experiment, run: &mut Run) {
     }
 }
 
-/// Returns a warning for each ledger of a cell that does not balance, with its sums.
+/// Returns a warning for each ledger of a cell that does not balance, with its sums and with the
+/// packets that were left.
 pub(crate) fn unbalanced(cell: &Cell, ledgers: &Ledgers) -> Vec<Warning> {
     let all = [("side a", Some(&ledgers.a)), ("side b", Some(&ledgers.b))];
     let all = all.into_iter().chain([("the control of a", ledgers.control.as_ref())]);
     let all = all.filter_map(|(side, ledger)| Some((side, ledger.filter(|one| !one.balanced)?)));
     all.map(|(side, ledger)| {
+        let total = |counts: &[u64]| counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
         let dropped = ledger.dropped.values().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let came = total(&[ledger.received, ledger.created]);
+        let went = total(&[ledger.sent, ledger.consumed, dropped, ledger.in_flight]);
+        let left = match ledger.in_flight {
+            0 => String::new(),
+            n => format!("; {n} packets still in flight after the drain"),
+        };
         let text = format!(
             "{}: packets of {side} are not accounted for, and the cell's results are withheld: \
-             received {} + created {} ≠ sent {} + consumed {} + dropped {dropped} + in flight {}",
+             received {} + created {} {} sent {} + consumed {} + dropped {dropped} \
+             + in flight {}{left}",
             title(cell),
             ledger.received,
             ledger.created,
+            if came == went { "=" } else { "≠" },
             ledger.sent,
             ledger.consumed,
             ledger.in_flight
@@ -313,6 +323,7 @@ fn added(mut a: Vec<Vec<u64>>, b: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::builtin;
     use serde_json::json;
 
     fn later(env: Value, build_id: &str) -> Resumed {
@@ -353,6 +364,19 @@ mod tests {
         assert_eq!((a.received, a.reordered, a.balanced), (u64::MAX, None, true));
         assert_eq!((a.dropped["ring_full"], a.dropped["no_frame"]), (7, 1));
         assert_eq!(both.matrices["free_matrix"], [[11, 22]]);
+    }
+
+    #[test]
+    fn packets_that_were_left_are_told_beside_sums_that_are_equal() {
+        let mut cell = builtin("skbinit").unwrap().cells.remove(0);
+        cell.at.clear();
+        let counts = Ledger { created: 5, consumed: 2, in_flight: 3, ..Ledger::default() };
+        let a = Ledger { balanced: false, ..counts };
+        let told = unbalanced(&cell, &Ledgers { a, ..Ledgers::default() });
+        let text = "the only cell: packets of side a are not accounted for, and the cell's results \
+                    are withheld: received 0 + created 5 = sent 0 + consumed 2 + dropped 0 \
+                    + in flight 3; 3 packets still in flight after the drain";
+        assert_eq!((told.len(), told[0].text.as_str()), (1, text));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! DIR/ID/experiment.toml   the experiment's file
 //!        request.json      what was asked for, when, on what machine; written last of the first five
 //!        pairs.ndjson      a line a pair, before anything is computed from it
-//!        cells.ndjson      a line a cell that has ended: ledgers, profiles, matrices, totals
+//!        cells.ndjson      a line each set-up that has ended: ledgers, profiles, matrices, totals
 //!        resumed.ndjson    a line each time that it was gone on with
 //!        run.json          the run, once it has ended; renamed into place
 //! ```
@@ -33,17 +33,17 @@ pub(super) const EXPERIMENT: &str = "experiment.toml";
 pub(super) const REQUEST: &str = "request.json";
 /// The file of all pairs, in the order in which they ran.
 pub(super) const PAIRS: &str = "pairs.ndjson";
-/// The file of the results of finished cells.
+/// The file of the results of each set-up of a cell.
 pub(super) const CELLS: &str = "cells.ndjson";
 /// The file of the times and environments at which the run was resumed.
 pub(super) const RESUMED: &str = "resumed.ndjson";
 /// The document of the run, written at its end.
 pub(super) const RUN: &str = "run.json";
 
-/// Most pairs that a run may have.
+/// Most pairs that a run may have, and most set-ups, each of which may be for one pair.
 pub(super) const PAIRS_MAX: usize = 1_000_000;
-/// Most lines of each file other than the file of pairs.
-const OTHERS_MAX: usize = 100_000;
+/// Most times that a run may be resumed.
+const RESUMED_MAX: usize = 100_000;
 
 /// The request with its time and environment: `request.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub(crate) struct RequestRecord {
     pub(crate) argv: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
+    /// The full name of each commit that a side is built from, by its name in the experiment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) commits: BTreeMap<String, String>,
     pub(crate) tool: BTreeMap<String, String>,
     pub(crate) env: Value,
 }
@@ -80,12 +83,13 @@ pub(super) struct PairLine<P> {
     pub(super) pair: P,
 }
 
-/// A line of `cells.ndjson`: the results of a cell whose benches have ended.
+/// A line of `cells.ndjson`: the results of one set-up of a cell, whose benches have ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct CellEnd {
     /// The cell's index in the experiment's grid.
     pub(crate) cell: usize,
-    /// False if the cell was interrupted or could not run here: a continued run runs it again.
+    /// False if the cell needs more pairs, was interrupted or could not run here: a continued run
+    /// goes on with it.
     pub(crate) finished: bool,
     pub(crate) status: Status,
     /// Number of pairs that the benches ran; [`CellEnd::and`] adds the number of earlier parts.
@@ -155,8 +159,8 @@ impl RunState {
         let mut state = RunState::new(request(dir)?, &text(&dir.join(EXPERIMENT))?);
         let pairs: Contents<PairLine<PairRecord>> =
             lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
-        let cells: Contents<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
-        let resumed: Contents<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
+        let cells: Contents<CellEnd> = lines::read(&dir.join(CELLS), "cells", PAIRS_MAX)?;
+        let resumed: Contents<Resumed> = lines::read(&dir.join(RESUMED), "resumed", RESUMED_MAX)?;
         let whole = [pairs.whole_bytes, cells.whole_bytes, resumed.whole_bytes];
         let cut = [(PAIRS, pairs.cut_bytes), (CELLS, cells.cut_bytes)];
         state.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
@@ -184,6 +188,11 @@ impl RunState {
     pub(crate) fn is_finished(&self, cell: usize) -> bool {
         let end = self.cells.get(&cell).and_then(|cell| cell.end.as_ref());
         end.is_some_and(|end| end.finished)
+    }
+
+    /// Returns a cell's ledgers, added up over the set-ups that have ended.
+    pub(crate) fn ledgers(&self, cell: usize) -> Option<&Ledgers> {
+        self.cells.get(&cell).and_then(|cell| cell.end.as_ref()).map(|end| &end.ledger)
     }
 
     /// Adds a pair to its cell.
@@ -358,15 +367,21 @@ impl Store {
         }
     }
 
-    /// Writes a pair to the run's file: to the kernel immediately, and to the disk when its cell
-    /// ends.
+    /// Writes a pair to the run's file: to the kernel immediately, and to the disk by
+    /// [`Store::sync`].
     pub(crate) fn pair(&mut self, cell: usize, number: usize, pair: &PairRecord) -> Result<()> {
         self.pairs.append(&PairLine { cell, number, pair })
     }
 
-    /// Appends the results of a cell.
+    /// Appends the results of a set-up of a cell, as [`Store::pair`] does.
     pub(crate) fn cell(&mut self, end: &CellEnd) -> Result<()> {
-        self.cells.append(end)?;
+        self.cells.append(end)
+    }
+
+    /// Makes the kernel write pairs and results to the disk.
+    ///
+    /// Cost: waits for the disk. Not between the windows of a cell, where it would disturb them.
+    pub(crate) fn sync(&self) -> Result<()> {
         self.pairs.sync()?;
         self.cells.sync()
     }

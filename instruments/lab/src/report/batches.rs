@@ -1,5 +1,5 @@
 //! The table of what post 002 leaves out, for each of its rows and each side: lost packets, how often
-//! the device's ring was full, and how many packets a transmit call gave to the device.
+//! the device accepted no packet, and how many packets a transmit call gave to the device.
 //!
 //! The figures are sums over windows, and not medians: most are 0 in most windows.
 
@@ -16,8 +16,8 @@ use crate::window::Window;
 
 /// The meaning of the columns.
 pub(super) const LEGEND: &str = "lost: in a device's ring, or dropped by the engine. receiver: received and dropped by a host's \
-     kernel. full: share of the transmit calls that found the device's ring full. 1 to 64+: share of \
-     the calls in which the device took so many packets. Over all windows whose rates count; calls by \
+     kernel. full: share of the transmit calls in which the device accepted no packet. 1 to 64+: share \
+     of the calls in which the device took so many packets. Over all windows whose rates count; calls by \
      packets, whose costs count.";
 
 /// Smallest number of packets in each printed range of transmit calls; the last range has no end.
@@ -63,7 +63,7 @@ pub(super) fn table(view: &View<'_>, cells: &[&CellRecord], factors: [&str; 3]) 
 }
 
 /// Returns lost packets and those that the receiver dropped for a million packets, and the share of
-/// calls that found the ring full.
+/// calls in which the device accepted no packet.
 fn losses(windows: &[&Window]) -> [Cell; 3] {
     let share = |scale: f64, over: &[&str], under: &str| {
         let sum = |names: &[&str]| names.iter().map(|name| sum(windows, name)).sum::<Option<f64>>();

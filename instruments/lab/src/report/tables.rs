@@ -295,18 +295,19 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 
 /// Formats a side's value; for a side that counted nothing, the upper bound instead of 0.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
-    match effect.censored_below {
-        Some(bound) if value < bound => number::under(bound),
-        _ => number::cell(value),
-    }
+    if is_bound(value, effect) { number::under(value) } else { number::cell(value) }
+}
+
+/// Returns true if a side counted nothing, so that its value is a bound.
+fn is_bound(value: f64, effect: &Effect) -> bool {
+    effect.censored_below.is_some_and(|bound| bound.to_bits() == value.to_bits())
 }
 
 /// Formats the change, or its bound if a side's value is a bound.
 pub(super) fn changed(effect: &Effect) -> Cell {
-    let is_below = |value: f64| effect.censored_below.is_some_and(|bound| value < bound);
     match number::change_cell(effect.change_pct) {
-        Cell::Change(pct, digits) if is_below(effect.b) => Cell::AtMost(pct, digits),
-        Cell::Change(pct, digits) if is_below(effect.a) => Cell::AtLeast(pct, digits),
+        Cell::Change(pct, digits) if is_bound(effect.b, effect) => Cell::AtMost(pct, digits),
+        Cell::Change(pct, digits) if is_bound(effect.a, effect) => Cell::AtLeast(pct, digits),
         other => other,
     }
 }

@@ -41,6 +41,11 @@ impl Running<'_> {
             match ran {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
+                // The user ended the run, and what was waited for failed because of that.
+                Err(e) if self.observer.interrupted() => {
+                    self.observer.note(&format!("{} was ended: {e}", title(cell)));
+                    return Ok(false);
+                }
                 // Only the first window can show that a scenario is unsupported. After a pair has
                 // run, the same error has another cause and ends the run.
                 Err(e) if e.kind() == Kind::Unsupported && self.state.pairs(*index).is_empty() => {
@@ -73,27 +78,23 @@ impl Running<'_> {
     /// Runs one cell from its present state to its end; returns false if it was interrupted.
     fn cell(&mut self, place: Place<'_>, mut benches: Benches) -> Result<bool> {
         let Place { index, cell, .. } = place;
-        let mut before: Option<CellEnd> = None;
-        let end = loop {
-            let (outcome, later) = self.session(place, benches)?;
-            let end = match before {
-                Some(before) => before.and(later),
-                None => later,
-            };
-            if !matches!(outcome, Outcome::Reopen) {
-                break end;
+        let finished = loop {
+            let (outcome, end) = self.session(place, benches)?;
+            // Store each session's ledgers, so that an error in a later session does not lose them.
+            self.store.cell(&end)?;
+            self.state.end(end);
+            match outcome {
+                Outcome::Complete => break true,
+                Outcome::Interrupted => break false,
+                Outcome::Reopen => benches = self.open(index, cell)?,
             }
-            before = Some(end);
-            benches = self.open(index, cell)?;
         };
+        self.store.sync()?;
         // Only unbalanced ledgers are reported at once; the sides' notes are many and not urgent,
         // and appear in the report.
-        for warning in &unbalanced(cell, &end.ledger) {
+        for warning in self.state.ledgers(index).into_iter().flat_map(|all| unbalanced(cell, all)) {
             self.observer.note(&format!("{}: {}", warning.code, warning.text));
         }
-        self.store.cell(&end)?;
-        let finished = end.finished;
-        self.state.end(end);
         Ok(finished)
     }
 
@@ -229,6 +230,7 @@ impl Running<'_> {
         let status = Status::Unsupported;
         let end = CellEnd { cell: index, status, warnings, ..CellEnd::default() };
         self.store.cell(&end)?;
+        self.store.sync()?;
         self.state.end(end);
         Ok(())
     }

@@ -14,7 +14,7 @@ use unit::{Machine, World};
 
 use crate::experiment::{Cell, Experiment};
 use crate::record::{Effect, RequestRecord, Resumed, Run, RunState, SCHEMA, Store};
-use crate::scenario::Place;
+use crate::scenario::{Place, named};
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
@@ -192,6 +192,14 @@ impl Request {
         Err(wrong(0, why).fix(format!("it has: {}", factors(&self.experiment))))
     }
 
+    /// Returns the full name of each commit that a side of a selected cell names, by that name;
+    /// commits that are unknown here are left out.
+    fn commits(&self) -> BTreeMap<String, String> {
+        let cells = self.experiment.cells(self.quick).filter(|(_, cell)| self.selects(cell));
+        let sides = cells.flat_map(|(_, cell)| [(cell, &cell.a), (cell, &cell.b)]);
+        sides.filter_map(|(cell, side)| named(&cell.scenario)?.commit(side, &self.place)).collect()
+    }
+
     /// Begins a new run of the request, on a machine described by `env`.
     pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
         let started = rfc3339(SystemTime::now());
@@ -208,6 +216,7 @@ impl Request {
             traffic_seed: self.place.seed,
             argv: self.argv.clone(),
             note: self.note.clone(),
+            commits: self.commits(),
             tool: tool(&self.built),
             env,
         };
@@ -218,6 +227,12 @@ impl Request {
     /// Checks that the run in `dir` was started with this request.
     pub(super) fn is_of(&self, state: &RunState, dir: &Path) -> Result<()> {
         let request = &state.request;
+        let commits = self.commits();
+        let is_other = |(name, whole): &(&String, &String)| {
+            commits.get(*name).is_some_and(|now| now != *whole)
+        };
+        let commit = request.commits.iter().find(is_other);
+        let of_commit = commit.map_or(String::new(), |(name, _)| format!("the commit of {name}"));
         let differs = [
             ("the experiment's file", self.experiment.toml != state.toml),
             ("the seed", self.seed != request.seed || self.place.seed != request.traffic_seed),
@@ -225,6 +240,7 @@ impl Request {
             ("--only", self.only != request.only),
             ("the CPUs", self.place.cpus != request.cpus),
             ("--attempts", self.attempts != request.attempts),
+            (of_commit.as_str(), commit.is_some()),
         ];
         let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let why = format!("a resumed run keeps its settings: {what} cannot be changed");

@@ -1,12 +1,13 @@
 //! A simulated machine for tests: benches that do nothing, with scripted activity and distances.
 
 mod directory;
-// These two test modules print a note if this machine cannot run them; only tests may print.
+// These three test modules print a note if this machine cannot run them; only tests may print.
 #[cfg(test)]
 mod document;
 #[cfg(test)]
 mod full;
 mod pairs;
+#[cfg(test)]
 mod resume;
 
 use std::cell::{Cell as Counter, RefCell};
@@ -18,7 +19,7 @@ use std::time::Duration;
 use linerate_prof::profile::{Event, Origin, Profile, Row, Stack, Unit};
 use serde_json::{Value as Json, json};
 
-use super::unit::World;
+use super::unit::{RunWindow, World};
 use crate::experiment::{Clock, Experiment, Plan};
 use crate::knobs::Knob;
 use crate::record::{Run, SCHEMA};
@@ -122,13 +123,9 @@ impl World for Simulated {
         })
     }
 
-    fn watched(
-        &self,
-        cpus: &[usize],
-        window: &mut dyn FnMut() -> Result<Window>,
-    ) -> Result<Window> {
+    fn watched(&self, cpus: &[usize], window: &mut RunWindow<'_>) -> Result<Window> {
         assert_eq!(cpus, [4, 5], "the CPUs that the threads are pinned to");
-        window()
+        window(&mut || ())
     }
 
     fn admit(&self, windows: &[&Window]) -> Admission {
@@ -202,7 +199,7 @@ impl Bench for Simulation {
     fn window(&mut self, time: Duration) -> Result<Window> {
         let mut log = self.log.lock().unwrap();
         if Some(log.windows.len()) == self.fails_after {
-            return Err(Error::new(Code::System, "cannot wait", "it is the 40th window"));
+            return Err(Error::new(Code::System, "cannot wait", "it is one window too many"));
         }
         log.windows.push(self.name);
         let draw = crate::random::Random::new(log.windows.len() as u64).below(200) as u64;

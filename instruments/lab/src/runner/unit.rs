@@ -258,7 +258,7 @@ impl PlacedBench {
         }
         self.bench.lead_in()?;
         let cpus = if self.pinned.is_empty() { &self.told } else { &self.pinned };
-        world.watched(cpus, &mut || self.bench.window(time)).map(Some)
+        world.watched(cpus, &mut |end| self.bench.window_until(time, end)).map(Some)
     }
 
     /// Records the CPUs to which a window's threads were pinned, in the threads' order; a bench
@@ -303,6 +303,9 @@ fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord
     }
 }
 
+/// A function that runs a window, and calls its argument once when the window is over.
+pub(super) type RunWindow<'a> = dyn FnMut(&mut dyn FnMut()) -> Result<Window> + 'a;
+
 /// The interface to scenarios and to the machine; tests replace it.
 pub(super) trait World {
     /// Returns the scenario of that name.
@@ -311,9 +314,9 @@ pub(super) trait World {
     /// Describes the current machine.
     fn here(&self, place: &Place) -> Value;
 
-    /// Runs a window, and adds the activity of the machine on `cpus` to it.
-    fn watched(&self, cpus: &[usize], window: &mut dyn FnMut() -> Result<Window>)
-    -> Result<Window>;
+    /// Runs a window, which calls its argument when it is over, and adds to it the activity of the
+    /// machine on `cpus` until then.
+    fn watched(&self, cpus: &[usize], window: &mut RunWindow<'_>) -> Result<Window>;
 
     /// Decides whether windows that belong together count, by the machine's activity in them.
     fn admit(&self, windows: &[&Window]) -> Admission;
@@ -338,14 +341,11 @@ impl World for Machine {
         environment::here(place)
     }
 
-    fn watched(
-        &self,
-        cpus: &[usize],
-        window: &mut dyn FnMut() -> Result<Window>,
-    ) -> Result<Window> {
-        let watch = Watch::start(cpus)?;
-        let mut window = window()?;
-        watch.stop(&mut window)?;
+    fn watched(&self, cpus: &[usize], window: &mut RunWindow<'_>) -> Result<Window> {
+        let (watch, mut last) = (Watch::start(cpus)?, None);
+        let mut window = window(&mut || last = Some(watch.read()))?;
+        let last = last.unwrap_or_else(|| watch.read())?;
+        watch.stop_at(last, &mut window)?;
         Ok(window)
     }
 

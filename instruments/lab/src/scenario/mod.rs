@@ -68,6 +68,12 @@ pub trait Scenario: Sync {
         Vec::new()
     }
 
+    /// Returns the commit that a side's `settings` name, and its full name in the repository around
+    /// the working directory; `None` if they name none, or one that is unknown here.
+    fn commit(&self, _settings: &Settings, _place: &Place) -> Option<(String, String)> {
+        None
+    }
+
     /// Starts the program in a side's `settings` to test whether it can run here.
     fn probe(&self, _settings: &Settings, _place: &Place) -> Result<()> {
         Ok(())
@@ -93,6 +99,16 @@ pub trait Scenario: Sync {
 pub trait Bench {
     /// Runs the side for about `time`; returns its figures.
     fn window(&mut self, time: Duration) -> Result<Window>;
+
+    /// Runs the side as [`Bench::window`] does, and calls `end` once when the window is over.
+    ///
+    /// A bench that then waits for packets that are under way calls it before that: the longer it
+    /// waits, the more of other programs' CPU time would count against the window.
+    fn window_until(&mut self, time: Duration, end: &mut dyn FnMut()) -> Result<Window> {
+        let window = self.window(time)?;
+        end();
+        Ok(window)
+    }
 
     /// Fills the caches before a window: runs for 2 ms, without counting.
     ///

@@ -196,7 +196,7 @@ fn cell(
     (rate.ci95_pct, rate.better_when) = ((-1.1, 1.9), Some("higher".into()));
     metrics.insert("packets_per_second".into(), rate);
     let mut locks = effect("locks/packet", 0.0312, 0.01, Verdict::Better);
-    (locks.b, locks.censored_below) = (0.0, Some(0.000_31));
+    (locks.b, locks.censored_below) = (0.000_31, Some(0.000_31));
     metrics.insert("locks_per_packet".into(), locks);
     let passed = 8_012_331;
     let ledger = |lost: u64| Ledger {

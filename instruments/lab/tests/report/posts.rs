@@ -67,7 +67,7 @@ fn rows_of_post_002_have_losses_full_rings_and_sizes_of_calls_of_both_sides() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for wanted in [
         "The receivers' counters of drops and errors, A and B: tcp_rcvq_drop 0 and 30.",
-        "full: share of the transmit calls that found the device's ring full.",
+        "full: share of the transmit calls in which the device accepted no packet.",
         "p99 is n/a (–): the program that wrote this document asked for more than the 338 probes",
     ] {
         assert!(words.contains(wanted), "no {wanted:?} in\n{text}");

@@ -105,7 +105,8 @@ fn graph(diff: &Diff, chains: &[Chain<'_>], (side, widest): (usize, f64), desc: 
     let mut svg = Svg::new("Call chains", desc);
     for Frame { name, depth, ends, counts } in &frames {
         let [without, with] = counts.map(Count::Is);
-        let row = Row { symbol: String::new(), object: None, stage: Stage::Other, without, with };
+        let (symbol, object, stage) = (String::new(), None, Stage::Other);
+        let row = Row { symbol, object, stage, without, with, noise: 0.0 };
         let (class, what) = fell_or_rose(diff.change(&row));
         let [a, b] = [0, 1].map(|side| figure(scaled(diff, *counts, side)));
         let name = short(name);

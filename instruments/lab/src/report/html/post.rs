@@ -43,7 +43,7 @@ pub(super) fn section(view: &View<'_>) -> String {
     let model = crossover::lines(view).into_iter().chain(reads::lines(view));
     let model: String = model.map(|line| format!("<p>{}</p>\n", escape(&line))).collect();
     format!(
-        "{head}{model}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
+        "{head}{model}{ours}{parts}<details><summary>Errors and misleading statements in the post: {}</summary>\
          <ul class=\"notes\">{errata}</ul></details>\n",
         report.errata.len()
     )

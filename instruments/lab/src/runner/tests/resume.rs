@@ -88,17 +88,52 @@ fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
     let scratch = Scratch::new();
     let request = request_in(scratch.path(), grid());
     let mut world = Simulated::new();
-    world.scenario.fails_after = Some(40);
+    // A set-up has 15 windows: 9 to warm up, and 3 for each of 2 pairs. The last pair of the third
+    // set-up fails.
+    world.scenario.fails_after = Some(43);
     let e = world.run(&request).unwrap_err();
     let dir = find(scratch.path(), "last").unwrap();
-    let state = format!("it is the 40th window; the pairs so far are in {}", dir.display());
+    let state = format!("it is one window too many; the pairs so far are in {}", dir.display());
     assert_eq!(e.why, state);
     assert_eq!(e.fix, format!("linerate lab run --resume {}", dir.display()));
     let run = Simulated::new().run(&resumed(&request)).unwrap();
     assert_eq!(run.cells[0].pairs.len(), 15);
     let lost = run.warnings.iter().find(|warning| warning.code == "W-LEDGER-LOST").unwrap();
-    let text = "size=small: 4 of 15 pairs are in no ledger, since their run was killed";
+    let text = "size=small: 1 of 15 pairs are in no ledger, since their run failed or was killed";
     assert_eq!(lost.text, text);
+}
+
+#[test]
+fn ledgers_of_the_set_ups_before_a_failure_are_kept_and_withhold_results() {
+    let scratch = Scratch::new();
+    let mut leaking = grid();
+    told(&mut leaking, 0, "leak", "b");
+    let request = request_in(scratch.path(), leaking);
+    let mut world = Simulated::new();
+    // The third set-up fails while it warms up, so that no pair of it is stored.
+    world.scenario.fails_after = Some(36);
+    world.run(&request).unwrap_err();
+    // The packets of the later set-ups are all accounted for.
+    let again = Request { experiment: grid(), ..resumed(&request) };
+    let run = Simulated::new().run(&again).unwrap();
+    let cell = &run.cells[0];
+    assert_eq!((cell.pairs.len(), cell.status), (15, Status::Inconclusive));
+    assert_eq!(cell.ledger.b.created - cell.ledger.b.consumed, 2, "one for each set-up");
+    assert!(!codes(&run).contains(&"W-LEDGER-LOST"), "{:?}", run.warnings);
+}
+
+#[test]
+fn an_error_after_an_interruption_ends_the_run_as_the_interruption_does() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    let mut world = Simulated::new();
+    // One check precedes the cell and one each window; the check after the error is the 8th.
+    world.scenario.fails_after = Some(5);
+    let mut follower = Follower { until: Some(8), ..Follower::default() };
+    let run = run_in(&world, &request, &mut follower).unwrap();
+    assert!(!run.run.complete && run.cells.is_empty(), "{run:?}");
+    assert_eq!(follower.notes, ["size=small was ended: cannot wait: it is one window too many"]);
+    assert!(Simulated::new().run(&resumed(&request)).unwrap().run.complete);
 }
 
 #[test]
@@ -164,6 +199,30 @@ fn a_run_is_not_gone_on_with_otherwise_nor_beyond_its_end() {
     assert_eq!(why(other), refused("the experiment's file"));
     Simulated::new().run(&again).unwrap();
     assert_eq!(why(again), "it is complete");
+}
+
+#[test]
+fn a_run_is_not_gone_on_with_by_another_version_of_a_side() {
+    let scratch = Scratch::new();
+    let mut experiment = grid();
+    for cell in &mut experiment.cells {
+        cell.scenario = "command".into();
+        cell.a = Settings::new().with("program", "sh");
+        cell.b = Settings::new().with("commit", "HEAD");
+    }
+    let request = request_in(scratch.path(), experiment);
+    let (_, mut state) = request.begin(Json::Null).unwrap();
+    let Some(head) = state.request.commits.get_mut("HEAD") else {
+        return println!("skipped: the working directory is in no repository");
+    };
+    assert!(head.len() >= 40, "{head}");
+    *head = "0".repeat(40);
+    let e = request.is_of(&state, scratch.path()).unwrap_err();
+    let why = "a resumed run keeps its settings: the commit of HEAD cannot be changed";
+    assert_eq!((e.code, e.why.as_str()), (Code::Run, why));
+    // A commit that is unknown here cannot be compared, and its side cannot be built.
+    state.request.commits = [("no-such".to_owned(), "0".repeat(40))].into();
+    assert_eq!(request.is_of(&state, scratch.path()), Ok(()));
 }
 
 #[test]

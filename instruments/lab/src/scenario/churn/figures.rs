@@ -62,19 +62,18 @@ pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     add("alloc_timed", Some(timed(|counts| &counts.alloc)));
     add("free_timed", Some(timed(|counts| &counts.free)));
     let (alloc, free) = (ticks(each, |counts| &counts.alloc), ticks(each, |counts| &counts.free));
-    let produce = ticks(each, |counts| &counts.produce);
-    let consume = ticks(each, |counts| &counts.consume);
+    // Metadata that is never accessed takes no time: without such calls, 0 is the measured value.
+    let touched = |of: Of| ticks(each, of).or_else(|| (all(of) == 0).then_some(0.0));
+    let produce = touched(|counts| &counts.produce);
+    let consume = touched(|counts| &counts.consume);
     add("alloc_ticks", alloc);
     add("free_ticks", free);
     let buffer = alloc.zip(free).map(|(alloc, free)| alloc + free);
     add("buffer_ticks", buffer);
-    // Bytes that are never touched take no time: 0 is the measured value, so it is not left out.
-    add("produce_ticks", Some(produce.unwrap_or(0.0)));
-    add("consume_ticks", Some(consume.unwrap_or(0.0)));
-    add(
-        "life_ticks",
-        buffer.map(|buffer| buffer + produce.unwrap_or(0.0) + consume.unwrap_or(0.0)),
-    );
+    add("produce_ticks", produce);
+    add("consume_ticks", consume);
+    let access = produce.zip(consume).map(|(produce, consume)| produce + consume);
+    add("life_ticks", buffer.zip(access).map(|(buffer, access)| buffer + access));
     add("skb_ticks_by_call", by_call(each));
     add("skb_ticks_by_cpu", by_cpu(each));
     for (i, (counts, watch)) in each.iter().enumerate() {
@@ -225,5 +224,15 @@ mod tests {
         assert_eq!(figures["frees"], 32.0);
         assert!(!figures.contains_key("free_ticks") && !figures.contains_key("buffer_ticks"));
         assert!(!figures.contains_key("miss_ticks"));
+        assert_eq!((figures["produce_ticks"], figures["consume_ticks"]), (0.0, 0.0), "no calls");
+        let counts = Counts {
+            alloc: timed(32, 64),
+            free: timed(32, 64),
+            consume: interrupted,
+            ..Counts::default()
+        };
+        let figures = of(&vec![(counts, free_of_charge())]);
+        assert_eq!((figures["buffer_ticks"], figures["produce_ticks"]), (128.0, 0.0));
+        assert!(!figures.contains_key("consume_ticks") && !figures.contains_key("life_ticks"));
     }
 }

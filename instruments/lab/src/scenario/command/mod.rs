@@ -137,6 +137,12 @@ impl Scenario for Program {
         config.probe.iter().chain([&config.args]).map(line).collect()
     }
 
+    fn commit(&self, settings: &Settings, place: &Place) -> Option<(String, String)> {
+        let name = Config::read(settings).ok()?.commit?;
+        let whole = version::whole(&name, place).ok()?;
+        Some((name, whole))
+    }
+
     fn probe(&self, settings: &Settings, place: &Place) -> Result<()> {
         let config = Config::read(settings)?;
         let (path, _) = config.find(place)?;

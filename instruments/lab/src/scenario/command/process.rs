@@ -90,11 +90,12 @@ pub(super) fn run_telling(
         _ => failed(e.to_string()),
     })?;
     let Ended { status, wall_ns, run_delay_ns } = ended;
-    if !status.success() {
-        return Err(failed(complaint(status, &stderr, lines)));
-    }
+    // A program that prints too much is killed by SIGPIPE, which is not the cause to report.
     if stdout.len() as u64 > STDOUT_BYTES_MAX {
         return Err(failed(format!("it printed more than {} MiB", STDOUT_BYTES_MAX >> 20)));
+    }
+    if !status.success() {
+        return Err(failed(complaint(status, &stderr, lines)));
     }
     Ok(Ran { stdout, wall_ns, cpu_ns: children_cpu_ns().saturating_sub(cpu_ns), run_delay_ns })
 }

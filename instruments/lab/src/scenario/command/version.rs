@@ -4,16 +4,18 @@
 //!  target/lab-versions/COMMIT/tree      the commit's files (git worktree)
 //!  target/lab-versions/COMMIT/linerate  its command
 //!  target/lab-versions/build            cargo's, of all of them: what they depend on is built once
+//!  target/lab-versions/lock             locked during a build, of any commit
 //! ```
 //!
 //! A commit that is built is not built again. A name as HEAD means the same commit for as long as this process lives,
-//! so that all pairs of a run compare the same two versions. The compiler is that of the directory that this program
-//! is started in, for every version: what differs is the engine.
+//! so that all pairs of a run compare the same two versions; a run is not resumed if the name means another commit.
+//! The compiler is that of the directory that this program is started in, for every version: what differs is the
+//! engine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +39,7 @@ const COMMAND: &str = "linerate";
 pub(super) fn commands(commit: &str) -> [String; 2] {
     let folder = format!("target/lab-versions/{commit}");
     [
-        format!("git worktree add --detach --force {folder}/tree {commit}"),
+        format!("git worktree add --detach --force --force {folder}/tree {commit}"),
         format!(
             "cargo build --release --locked -p {PACKAGE} --manifest-path {folder}/tree/Cargo.toml"
         ),
@@ -49,12 +51,21 @@ pub(super) fn commands(commit: &str) -> [String; 2] {
 ///
 /// # Errors
 /// `E-EXPERIMENT` for a commit that there is not, `E-UNSUPPORTED` outside of a repository, without git or cargo,
-/// `E-SYSTEM` with the last lines of a build that fails.
+/// `E-BUSY` while another process builds one, `E-SYSTEM` with the last lines of a build that fails.
 pub(super) fn built(commit: &str, place: &Place) -> Result<(PathBuf, String)> {
     built_in(Path::new("."), commit, place)
 }
 
-fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)> {
+/// Returns the full name of `commit`; the repository is that of the working directory.
+///
+/// # Errors
+/// As [`built`], except those of a build.
+pub(super) fn whole(commit: &str, place: &Place) -> Result<String> {
+    resolved(Path::new("."), commit, place).map(|(_, whole)| whole)
+}
+
+/// Returns the root of the repository around `dir`, and the full name of `commit` in it.
+fn resolved(dir: &Path, commit: &str, place: &Place) -> Result<(String, String)> {
     let git = find("git", place)?;
     let ask = |args: &[&str]| said(&git, dir, args, &place.stop);
     let root = ask(&["rev-parse", "--show-toplevel"]).map_err(|e| {
@@ -71,26 +82,66 @@ fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)
         // Newer versions of git also print `--end-of-options`, so take only the last line.
         Ok(whole.lines().last().unwrap_or_default().to_owned())
     })?;
+    Ok((root, whole))
+}
+
+fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)> {
+    let (root, whole) = resolved(dir, commit, place)?;
     let all = Path::new(&root).join("target").join("lab-versions");
     let folder = all.join(whole.get(..DIGITS).unwrap_or(&whole));
     let (tree, program) = (folder.join("tree"), folder.join(COMMAND));
     if program.is_file() {
         return Ok((program, whole));
     }
-    if !tree.is_dir() {
-        // `--force` is needed if somebody removed the folder of this worktree: git still has it
-        // registered.
-        ask(&["worktree", "add", "--detach", "--force", &tree.to_string_lossy(), &whole])?;
+    let _lock = locked(&all, commit)?;
+    // Another process may have built it before this one had the lock.
+    if program.is_file() {
+        return Ok((program, whole));
     }
-    build(commit, &tree, &all.join("build"), place)?;
     let failed = |e: std::io::Error| {
         Error::new(Code::File, format!("cannot keep the command of {commit}"), e.to_string())
     };
+    if tree.is_dir() {
+        // Without the command, the files may be incomplete, or changed.
+        fs::remove_dir_all(&tree).map_err(|e| {
+            Error::new(Code::File, format!("cannot remove {}", tree.display()), e.to_string())
+        })?;
+    }
+    // The first `--force` is for a folder that was removed and that git still has registered. The
+    // second one is for a folder that git has locked, because it was killed while it filled it.
+    let (git, at) = (find("git", place)?, tree.to_string_lossy());
+    let add: [&str; 7] = ["worktree", "add", "--detach", "--force", "--force", &at, &whole];
+    said(&git, dir, &add, &place.stop)?;
+    build(commit, &tree, &all.join("build"), place)?;
     // Copy to another name and rename, because an existing command counts as completely built.
     let part = folder.join("part");
     fs::copy(all.join("build").join("release").join(COMMAND), &part).map_err(failed)?;
     fs::rename(&part, &program).map_err(failed)?;
     Ok((program, whole))
+}
+
+/// Locks the folder of all versions against other processes, until the file is dropped. There is
+/// one lock for all commits, because their builds put the command in the same place.
+///
+/// # Errors
+/// `E-BUSY` if another process has it; `E-FILE`.
+fn locked(all: &Path, commit: &str) -> Result<File> {
+    let path = all.join("lock");
+    let failed = |code, why: String| {
+        let why = format!("{}: {why}", path.display());
+        Error::new(code, format!("cannot build commit {commit}"), why)
+    };
+    let io = |e: std::io::Error| failed(Code::File, e.to_string());
+    fs::create_dir_all(all).map_err(io)?;
+    let file = File::create(&path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let e = failed(Code::Busy, "another process builds a commit".to_owned());
+            Err(e.fix("wait until the other run has built its commits, and start this one again"))
+        }
+        Err(TryLockError::Error(e)) => Err(io(e)),
+    }
 }
 
 /// Returns the full name of the commit that `name` denoted in the repository at `root` at the first
@@ -116,7 +167,11 @@ fn build(commit: &str, tree: &Path, target: &Path, place: &Place) -> Result<()> 
     let cargo = find("cargo", place)?;
     let built = process::run_telling(&cargo, &args, PATIENCE, &place.stop, LINES);
     built.map(drop).map_err(|e| {
-        let fix = format!("cd {} && cargo build --release", tree.display());
+        let fix = format!(
+            "cd {} && cargo build --release; repair it in another commit, because this tree is \
+             made again at every build",
+            tree.display()
+        );
         Error::new(e.code, format!("commit {commit} does not build"), e.why).fix(fix)
     })
 }
@@ -192,12 +247,36 @@ mod tests {
     }
 
     #[test]
+    fn a_worktree_that_is_not_the_commits_is_made_again_before_a_build() {
+        let Some(dir) = repository("changed", "fn main() { println!(\"{}\", 1) }") else { return };
+        let (program, whole) = built_in(&dir, "HEAD", &Place::default()).unwrap();
+        fs::remove_file(&program).unwrap();
+        let tree = program.with_file_name("tree");
+        fs::write(tree.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
+        assert_eq!(built_in(&dir, &whole, &Place::default()), Ok((program.clone(), whole)));
+        let ran = process::run(&program, &[], PATIENCE, &AtomicBool::new(false)).unwrap();
+        assert_eq!(ran.stdout, b"1\n");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn second_build_at_the_same_time_is_refused() {
+        let Some(dir) = repository("locked", "fn main() {}") else { return };
+        let held = locked(&dir.join("target/lab-versions"), "other").unwrap();
+        let e = built_in(&dir, "HEAD", &Place::default()).unwrap_err();
+        assert!(e.code == Code::Busy && e.fix.starts_with("wait"), "{e}");
+        drop(held);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn a_build_that_fails_is_told_with_its_last_lines() {
         let Some(dir) = repository("broken", "fn main() { no_such_function() }") else { return };
         let e = built_in(&dir, "HEAD", &Place::default()).unwrap_err();
         assert_eq!(e.what, "commit HEAD does not build");
         assert!(e.why.contains("no_such_function") && e.why.lines().count() > 2, "{}", e.why);
-        assert!(e.fix.contains("cargo build --release"), "{}", e.fix);
+        let parts = ["cargo build --release", "this tree is made again at every build"];
+        assert!(parts.iter().all(|part| e.fix.contains(part)), "{}", e.fix);
         let outside = built_in(Path::new("/"), "HEAD", &Place::default()).unwrap_err();
         assert_eq!(outside.code, Code::Unsupported);
         fs::remove_dir_all(dir).unwrap();

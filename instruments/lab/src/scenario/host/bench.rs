@@ -161,6 +161,10 @@ impl HostBench {
 
 impl Bench for HostBench {
     fn window(&mut self, time: Duration) -> Result<Window> {
+        self.window_until(time, &mut || ())
+    }
+
+    fn window_until(&mut self, time: Duration, end: &mut dyn FnMut()) -> Result<Window> {
         self.prepare(time);
         let before = self.edge()?;
         self.first.get_or_insert(before.kernel);
@@ -169,6 +173,7 @@ impl Bench for HostBench {
         let round = self.go(time);
         let times = self.path.measured(round.until);
         let after = self.edge();
+        end();
         let settled = self.settle(round);
         // A worker that failed is the cause of traffic that does not arrive, so its error is first.
         let mut window = Window::of(times?);
@@ -256,9 +261,12 @@ impl Bench for HostBench {
         let mut totals = pool_figures::totals(&stats);
         let warnings = stats.warnings().to_vec();
         let stats = self.path.end()?;
-        let ledger = Ledger::from(&stats.ledger());
+        let ledger = stats.ledger();
         totals.extend(pool_figures::outstanding(&stats));
-        let ledger = Ledger { retransmitted: Some(retransmitted), ..ledger };
+        // All workers and programs have ended, so a packet that is left has leaked.
+        let balanced = ledger.is_drained();
+        let retransmitted = Some(retransmitted);
+        let ledger = Ledger { balanced, retransmitted, ..Ledger::from(&ledger) };
         let tunings = self.hosts.tunings();
         let notes = self.remarks.tell(&self.config).into_iter().chain([drops]).chain(tunings);
         let notes = notes.chain(warnings).chain(undone).collect();

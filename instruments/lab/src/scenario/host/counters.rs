@@ -6,8 +6,9 @@
 //!            │ inlet │    core   │driver│ outlet │ receiver
 //! ```
 //!
-//! Each part's loss is what entered it less what left it, so that what a part hides is missed all the same. Read
-//! while nothing passes: what is under way would be taken for lost, and the next window would find it.
+//! Each part's loss is what entered it less what left it, so that a loss that a part does not report still shows as a
+//! difference. Read while nothing passes: what is under way would be taken for lost, and the next window would find
+//! it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

@@ -37,7 +37,7 @@ use crate::knobs::Knob;
 use crate::scenario::command::find;
 use crate::scenario::{Bench, Figure, Place, Scenario, figures, joined, pool_figures};
 use crate::settings::Settings;
-use crate::{Code, Error, Kind, Result};
+use crate::{Code, Error, Result};
 use bench::HostBench;
 use config::{Config, KNOBS};
 
@@ -90,18 +90,28 @@ fn try_links() -> Result<()> {
     permitted(Netns::new().and_then(|netns| netns.ip(link))).map(drop)
 }
 
+/// Texts by which `ip` reports a missing privilege, or a kernel without veth.
+const REFUSALS: [&str; 4] = [
+    "Operation not permitted",
+    "Permission denied",
+    "Unknown device type",
+    "Operation not supported",
+];
+
 /// Adds the remedy for a missing privilege.
 pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
-    made.map_err(|e| match (e.code, e.kind()) {
-        (Code::Unsupported, _) => e,
-        // `ip` reports a missing privilege and a kernel without veth only as text, so both errors
-        // get this remedy.
-        (Code::Permission | Code::System, _) => {
-            let what = "cannot make hosts and links of a scenario";
-            Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))
-                .fix("sudo linerate lab run …, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW")
+    made.map_err(|e| {
+        let is_refusal = match e.code {
+            Code::Permission => true,
+            Code::System => REFUSALS.iter().any(|text| e.why.contains(text)),
+            _ => false,
+        };
+        if !is_refusal {
+            return e;
         }
-        (_, Kind::Usage | Kind::Unsupported | Kind::Runtime) | (_, _) => e,
+        let what = "cannot make hosts and links of a scenario";
+        Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))
+            .fix("sudo linerate lab run …, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW")
     })
 }
 
@@ -193,7 +203,7 @@ const OWN: &[Figure] = figures! {
     "doorbells" "doorbells" "Doorbells of the transmit rings: system calls that sent, or tails that were shown to a peer.";
     "tx_calls" "calls" "Calls that gave packets to a device.";
     "tx_calls_1" "calls" "Of these, those in which the device took one packet; `tx_calls_2` 2 or 3, `tx_calls_4` 4 to 7 and so on, `tx_calls_0` none.";
-    "tx_calls_full" "calls" "Of these, those that found the device full.";
+    "tx_calls_full" "calls" "Of these, those in which the device accepted no packet: it was full, or the driver dropped them all.";
     "posted_writes" "writes" "MODEL: posted writes of registers, with toll.";
     "flushing_reads" "reads" "MODEL: flushing reads of registers, with toll.";
     "hold_ns" "ns" "Part of asleep_ns in holds, in which packets gathered.";

@@ -123,7 +123,10 @@ impl Player for Client {
                     }
                     wait_until(due);
                 }
-                None if now >= round.until => return told,
+                None if now >= round.until => {
+                    told.due = told.sent;
+                    return told;
+                }
                 None => due = now,
             }
             told.due += 1;
