@@ -121,12 +121,14 @@ impl Lines {
             None => self.emulate(screen)?,
         };
         let left = Transfers::read(&left)?;
+        followed(&left, status)?;
         let kallsyms = self
             .kallsyms
             .as_deref()
             .map(|file| fs::File::open(file).map(BufReader::new).map_err(|e| unreadable(file, &e)));
         let functions = left.functions(kallsyms.transpose()?);
         let mut profile = left.profile(&functions, event);
+        profile.remarks.extend(sharing(&left));
         profile.conditions =
             Conditions { packets: self.packets.or(profile.conditions.packets), ..conditions };
         self.say(screen, event, &functions, &profile, without.as_ref())?;
@@ -214,8 +216,8 @@ impl Lines {
         Ok((left, signal.map_or(exit, |n| SIGNAL.saturating_add(n)), conditions))
     }
 
-    /// Returns the path of the plugin: the given path, or the plugin's file in this program's
-    /// folder.
+    /// Returns the path of the plugin: the given path, or the newest of the plugin's files in this
+    /// program's folder.
     fn plugin(&self) -> Result<PathBuf, Failure> {
         let own = std::env::current_exe().unwrap_or_default();
         let beside = own.parent().unwrap_or(Path::new(""));
@@ -223,7 +225,7 @@ impl Lines {
             Some(plugin) => vec![std::path::absolute(plugin).map_err(linerate::Error::from)?],
             None => vec![beside.join(PLUGIN), beside.join("deps").join(PLUGIN)],
         };
-        places.iter().find(|file| file.is_file()).cloned().ok_or_else(|| {
+        newest(&places).ok_or_else(|| {
             let why = format!("there is no {}", places[0].display());
             let (flag, folder) =
                 if cfg!(debug_assertions) { ("", "debug") } else { (" --release", "release") };
@@ -306,6 +308,42 @@ fn located(program: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
+/// Returns the file that was changed last.
+fn newest(files: &[PathBuf]) -> Option<PathBuf> {
+    let found = files.iter().filter(|file| file.is_file());
+    let changed = |file: &&PathBuf| file.metadata().and_then(|found| found.modified()).ok();
+    found.max_by_key(changed).cloned()
+}
+
+/// Returns an error if the model followed nothing, because its figures would all be 0. The failure
+/// of the command, which ended with `status`, takes precedence.
+fn followed(left: &Transfers, status: u8) -> Result<(), Failure> {
+    if left.accesses > 0 {
+        return Ok(());
+    }
+    let what = "there are no cache lines to print";
+    if status != 0 {
+        let why = format!("the command ended with status {status} before a mark");
+        let fix = "see the command's messages above";
+        return Err(Failure::new(status, "E-SYSTEM", what, why, fix));
+    }
+    let why = "the model followed no memory access: no mark started it".to_owned();
+    let fix = "set marks in the command (docs/lines.md), or run it without --marked";
+    Err(Failure::new(RUNTIME, "E-SYSTEM", what, why, fix))
+}
+
+/// Returns a remark if the program has more threads, or the guest more CPUs, than the model.
+fn sharing(left: &Transfers) -> Option<String> {
+    let of = if left.system { "CPUs" } else { "threads" };
+    (left.sharing > 0).then(|| {
+        format!(
+            "{} {of} share the cache of another in the model, which has too few: transfers between \
+             these are not counted",
+            left.sharing
+        )
+    })
+}
+
 /// Formats the profile as `linerate profile list` reads it, with all kinds of transfers by
 /// function.
 fn document(profile: &Profile, functions: &[Function]) -> io::Result<String> {
@@ -371,6 +409,39 @@ mod tests {
         let new = Left::new();
         fs::remove_dir(&old).unwrap();
         assert!(new.is_ok());
+    }
+
+    #[test]
+    fn the_plugin_that_was_built_last_is_used() {
+        let at = std::env::temp_dir().join(format!("linerate-newest-{}", std::process::id()));
+        fs::create_dir(&at).unwrap();
+        let files = [at.join("a"), at.join("b"), at.join("none")];
+        let touch = |file: &Path, seconds| {
+            let file = fs::File::create(file).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        };
+        let mut found = Vec::new();
+        for (a, b) in [(1000, 2000), (4000, 3000)] {
+            touch(&files[0], a);
+            touch(&files[1], b);
+            found.push(newest(&files));
+        }
+        fs::remove_dir_all(&at).unwrap();
+        assert_eq!(found, [Some(files[1].clone()), Some(files[0].clone())]);
+        assert_eq!(newest(&files), None);
+    }
+
+    #[test]
+    fn a_run_without_a_mark_is_an_error_and_shared_caches_are_a_remark() {
+        let mut left = Transfers::default();
+        let refused = |status| followed(&Transfers::default(), status).unwrap_err();
+        assert!(refused(0).exit == RUNTIME && refused(0).error.fix.contains("--marked"));
+        assert_eq!(refused(3).exit, 3);
+        assert_eq!(refused(3).error.why, "the command ended with status 3 before a mark");
+        left.accesses = 1;
+        assert!(followed(&left, 3).is_ok() && sharing(&left).is_none());
+        left.sharing = 3;
+        assert!(sharing(&left).is_some_and(|note| note.starts_with("3 threads share")));
     }
 
     #[test]

@@ -95,7 +95,8 @@ fn a_command_is_recorded_saved_listed_and_compared() {
     let file = scratch.file("p.json");
     let Some(ended) = record_work(&format!("-o {file} --top 2")) else { return };
     assert_eq!(ended.exit, Some(0), "{ended:?}");
-    let (its, ours) = ended.out.split_once("\ncpu-clock, in samples: clock\n").unwrap();
+    let head = "\ncpu-clock, one sample for each 1,000,000 ns: clock\n";
+    let (its, ours) = ended.out.split_once(head).unwrap();
     assert!(its.contains("balance  rx "), "the command's output is whole, before ours: {ended:?}");
     for part in ["\nrun: ", "\nown cost: ", " more functions)", " total\n", "CPU time over wall"] {
         assert!(ours.contains(part), "{part}: {ours}");
@@ -124,6 +125,9 @@ fn a_command_is_recorded_saved_listed_and_compared() {
         (&counted.into(), &counted.into())
     );
     assert!(diff["rows"].as_array().unwrap().iter().all(|row| row["with"] == row["without"]));
+    let runs = run(&format!("profile diff {file} {file} --with {file} {file}"));
+    assert!(runs.out.contains("without: 2 runs, ") && !runs.out.contains("one run a side"));
+    assert!(runs.out.contains("the spread of 2 and 2 runs explains"), "{}", runs.out);
 }
 
 #[test]
@@ -184,6 +188,7 @@ fn one_document_on_stdout_and_what_the_command_prints_beside_it() {
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     let document = ended.document();
     assert_eq!(document["schema"], "linerate-profile/1");
+    assert_eq!(document["event"]["period"], 1_000_000, "{document}");
     let is_clock = document["origin"] == "clock";
     assert!(is_clock && document["conditions"]["bus"].is_null(), "{document}");
     assert!(ended.err.contains("balance  rx "), "{ended:?}");
@@ -224,6 +229,8 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
         ("profile list /nonexistent#0", 2, "number 1"),
         (&format!("profile list {}#3", post(POST_003)), 1, "there are 2, numbers 1 to 2\n  fix: "),
         ("profile diff - -", 2, "fix: save one of them in a file"),
+        ("profile diff - --with a -", 2, "fix: save one of them in a file"),
+        ("profile diff a b c", 2, "fix: linerate profile diff before*.json --with after*.json"),
         (&format!("profile diff {0} {0} --per kpacket", post(POST_000)), 5, "  fix: "),
         ("profile watch --every 0", 2, "needs a unit"),
         ("profile watch --every 0s", 2, "shorter than 1ms"),
@@ -538,14 +545,10 @@ fn replayed_series_has_the_summary_of_the_watch() {
 fn a_watch_that_is_killed_leaves_its_samples() {
     let scratch = Scratch::new("killed");
     let file = scratch.file("w.ndjson");
-    let mut child = command(&format!("profile watch --every 5ms -o {file}"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let samples = || {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        text.matches("{\"sample\":").count()
-    };
+    let mut watch = command(&format!("profile watch --every 5ms -o {file}"));
+    let mut child = watch.stdout(Stdio::null()).spawn().unwrap();
+    let text = || fs::read_to_string(&file).unwrap_or_default();
+    let samples = || text().matches("{\"sample\":").count();
     let since = Instant::now();
     while samples() < 10 && since.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(5));
@@ -580,11 +583,8 @@ fn a_damaged_series_is_replayed_with_what_is_left_of_it() {
 #[test]
 fn watch_ends_when_its_reader_is_gone() {
     for words in ["", "--json"] {
-        let mut child = command(&format!("profile watch --every 5ms --for 10m {words}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut watch = command(&format!("profile watch --every 5ms --for 10m {words}"));
+        let mut child = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let since = Instant::now();
         while child.try_wait().unwrap().is_none() {

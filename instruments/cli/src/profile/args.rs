@@ -117,19 +117,22 @@ pub enum Form {
     Folded,
 }
 
-/// Rank the changes between two profiles
+/// Rank the changes between two profiles, or between several runs of each side
 ///
 /// The first profile is the baseline, the second is with the change. A function that one profile does not
-/// list had fewer counts than the smallest row of that profile; it is printed as `< 216`, not as 0.
+/// list had fewer counts than the smallest row of that profile; it is printed as `< 216`, not as 0. With
+/// several runs of each side, their counts are added up, and a change must exceed what the runs differ
+/// among themselves.
 #[derive(Debug, Parser)]
-#[command(after_long_help = DIFF)]
+#[command(after_long_help = DIFF, override_usage = DIFF_USAGE)]
 pub struct Diff {
-    /// The baseline: without the change
-    #[arg(value_name = "WITHOUT[#N]")]
-    pub without: Place,
-    /// With the change
-    #[arg(value_name = "WITH[#N]")]
-    pub with: Place,
+    /// The baseline, without the change; behind it, unless --with lists them, the profile with the
+    /// change
+    #[arg(value_name = "WITHOUT[#N]", required = true)]
+    pub files: Vec<Place>,
+    /// Profiles with the change: all others are runs without it
+    #[arg(long, value_name = "WITH[#N]", num_args = 1..)]
+    pub with: Vec<Place>,
     /// The unit that counts are scaled to before they are compared
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
     pub per: Per,
@@ -137,7 +140,7 @@ pub struct Diff {
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
     /// Print only function, with, without and difference, with 0 for an absent function
-    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    #[arg(long, conflicts_with_all = ["json", "csv", "with"])]
     pub as_posted: bool,
     /// Print call chains: indented below their callers, or one a line for flame graphs of other tools
     #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
@@ -260,9 +263,14 @@ Examples:
 
 Exit status: 0 printed, 1 no such file or no profile in it, 2 wrong request.";
 
+const DIFF_USAGE: &str = "\
+linerate profile diff [OPTIONS] <WITHOUT[#N]> <WITH[#N]>
+       linerate profile diff [OPTIONS] <WITHOUT[#N]>... --with <WITH[#N]>...";
+
 const DIFF: &str = "\
 Examples:
   linerate profile diff before.json after.json
+  linerate profile diff before*.json --with after*.json
   linerate profile diff before.json after.json --per kpacket --flame diff.svg
   linerate profile diff before.json after.json --chains
   linerate profile diff old-mail.txt#1 old-mail.txt#2 --as-posted

@@ -6,7 +6,7 @@ use linerate_prof::print::{self, csv, json};
 use linerate_prof::{flame, pmu, read};
 
 use super::args::{ChainForm, Csv, Diff, Form, List, Per};
-use super::file;
+use super::file::{self, Place};
 use crate::errors::{Failure, USAGE};
 use crate::screen::Screen;
 
@@ -34,14 +34,11 @@ pub fn list(args: &List, screen: &Screen) -> Result<u8, Failure> {
 
 /// Runs the command; returns the exit status.
 pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
-    if args.without.is_stdin() && args.with.is_stdin() {
-        let why = "both profiles would be read from stdin, which can be read only once".to_owned();
-        let fix = "save one of them in a file";
-        return Err(Failure::new(USAGE, "E-USAGE", "cannot compare stdin with itself", why, fix));
-    }
-    let without = args.without.read(screen)?;
-    let with = args.with.read(screen)?;
-    let diff = Difference::scaled(&without, &with, by(args.per))?;
+    let sides = sides(args)?;
+    let read = |places: &[Place]| places.iter().map(|place| place.read(screen)).collect();
+    let [without, with]: [Result<Vec<_>, Failure>; 2] = sides.map(read);
+    let (without, with) = (without?, with?);
+    let (diff, [without, with]) = Difference::of_runs(&without, &with, by(args.per))?;
     if let Some(svg) = &args.flame {
         file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
@@ -67,6 +64,27 @@ pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
     };
     screen.result(table, || json::Diff(&diff).to_string())?;
     Ok(0)
+}
+
+/// Returns the profiles of both sides: two, or those before and behind `--with`.
+fn sides(args: &Diff) -> Result<[&[Place]; 2], Failure> {
+    let refused = |what: &str, why: &str, fix: &str| {
+        Err(Failure::new(USAGE, "E-USAGE", what, why.to_owned(), fix))
+    };
+    let sides = match args.files.split_at(args.files.len().min(1)) {
+        _ if !args.with.is_empty() => [args.files.as_slice(), args.with.as_slice()],
+        (without, with) if with.len() == 1 => [without, with],
+        _ => {
+            let why = "without --with, it takes two: one without the change, one with it";
+            let fix = "linerate profile diff before*.json --with after*.json";
+            return refused("cannot tell which profiles are with the change", why, fix);
+        }
+    };
+    if sides.iter().copied().flatten().filter(|place| place.is_stdin()).count() > 1 {
+        let why = "two profiles would be read from stdin, which can be read only once";
+        return refused("cannot compare stdin with itself", why, "save one of them in a file");
+    }
+    Ok(sides)
 }
 
 fn by(per: Per) -> By {

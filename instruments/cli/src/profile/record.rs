@@ -160,11 +160,12 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
     match (args.event.to_ascii_lowercase().as_str(), args.rate, args.period) {
         ("time" | "cpu-clock" | "task-clock", rate, None) => {
             let hz = rate.unwrap_or(RATE);
+            let period = 1_000_000_000 / u64::from(hz);
             Ok(Sampling {
                 perf: "cpu-clock".to_owned(),
-                period: 1_000_000_000 / u64::from(hz),
+                period,
                 what: What::Time { hz },
-                event: event("cpu-clock", None, None),
+                event: event("cpu-clock", Some(period), None),
                 origin: Origin::Clock,
             })
         }
@@ -418,8 +419,12 @@ fn saved(args: &Record, kept: Option<&Path>) -> String {
     format!("\nsaved to {file}{old}\nprint it again: linerate profile list {file}{next}\n")
 }
 
-/// Compares the samples of time with the kernel's account of CPU time.
+/// Compares the samples of time with the kernel's account of CPU time; returns `None` if the time
+/// in the kernel's functions gave no samples.
 fn agreement(profile: &Profile, hz: f64) -> Option<String> {
+    if profile.remarks.iter().any(|remark| remark == KERNEL_LEFT_OUT) {
+        return None;
+    }
     let wall_ns = profile.conditions.wall_ns.filter(|ns| *ns > 0)? as f64;
     let cpu_ns = profile.conditions.cpu_ns? as f64;
     let sampled = Reading::of_samples(profile.counted(), hz, 100.0 / wall_ns);
@@ -438,3 +443,6 @@ fn agreement(profile: &Profile, hz: f64) -> Option<String> {
 fn seconds(ns: f64) -> String {
     format!("{:.3} s", ns / 1e9)
 }
+
+#[cfg(test)]
+mod tests;
