@@ -1,5 +1,7 @@
 //! The `linerate` command of this tree, and its reports.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::capture::Folder;
 use crate::netns::Netns;
 use crate::process::{Finished, Process};
 
@@ -59,6 +62,24 @@ pub fn linerate() -> &'static Path {
         assert!(done.status.success(), "{build:?}: {said}");
         profile.join("linerate")
     })
+}
+
+/// Copies the command into `folder`, where every user may execute it; returns the path of the copy.
+///
+/// Another process copies it: a child that this process forks meanwhile would inherit our
+/// descriptor for writing, and the copy could not be executed (ETXTBSY).
+///
+/// # Panics
+/// If it cannot be copied.
+#[must_use]
+pub fn copy_into(folder: &Folder) -> String {
+    let copy = folder.path("linerate");
+    let mut cp = Command::new("cp");
+    cp.arg(linerate()).arg(&copy);
+    let status = cp.status().unwrap_or_else(|e| panic!("{cp:?}: {e}"));
+    assert!(status.success(), "{cp:?}: {status}");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).expect("the copy is ours");
+    copy
 }
 
 /// A running `linerate forward --json …`.

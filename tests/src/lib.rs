@@ -15,6 +15,8 @@
 //!
 //! A test that cannot run here returns early by [`or_skip!`], which says so.
 
+use linerate::{Code, Kind};
+
 pub mod capture;
 pub mod command;
 pub mod idle;
@@ -51,5 +53,60 @@ pub fn installed(name: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("there is no `{name}` command"))
+    }
+}
+
+/// The limits that allow too little packet memory, as the reason of an error names them. The first
+/// one does not apply to a process with CAP_IPC_LOCK.
+const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "this process's cgroup has"];
+
+/// Returns the value of `opened`, the result of opening a port or building an engine.
+///
+/// # Errors
+/// The reason to skip, if the machine does not allow it: `E-UNSUPPORTED`, `E-PERM`, or `E-MEMORY`
+/// because of a limit of locked memory (`ulimit -l`) or of the cgroup.
+///
+/// # Panics
+/// If it failed for any other reason, which is no property of the machine.
+pub fn available<T>(opened: linerate::Result<T>) -> Result<T, String> {
+    opened.map_err(|e| {
+        let is_limited =
+            e.code == Code::Memory && LIMITS.into_iter().any(|limit| e.why.contains(limit));
+        assert!(is_limited || e.kind() == Kind::Unsupported, "this is no reason to skip: {e:?}");
+        e.to_string()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate::Error;
+
+    use super::*;
+
+    fn failed(code: Code, why: &str) -> Result<(), String> {
+        available(Err(Error::new(code, "cannot open v0", why)))
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_a_reason_to_skip() {
+        assert_eq!(available(Ok(7)), Ok(7));
+        for code in [Code::Unsupported, Code::Permission] {
+            assert_eq!(failed(code, "a reason"), Err("cannot open v0: a reason".to_owned()));
+        }
+        for why in ["RLIMIT_MEMLOCK lets this user lock 9 KiB", "this process's cgroup has 9 KiB"] {
+            assert_eq!(failed(Code::Memory, why), Err(format!("cannot open v0: {why}")));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "[E-MEMORY] cannot open v0: a reason")]
+    fn memory_that_is_used_up_without_a_limit_is_a_failure() {
+        let _ = failed(Code::Memory, "a reason");
+    }
+
+    #[test]
+    #[should_panic(expected = "[E-SYSTEM] cannot open v0: a reason")]
+    fn any_other_error_is_a_failure() {
+        let _ = failed(Code::System, "a reason");
     }
 }

@@ -58,11 +58,13 @@ pub fn udp(hosts: &Hosts) -> Result<(), String> {
     datagrams(&hosts.west, &hosts.east, EAST, "2")
 }
 
-/// Sends UDP from `client` to `address` of `server` at 10 Mbit/s for `seconds`, and checks that less than one
-/// datagram in a hundred is lost.
+/// Sends UDP from `client` to `address` of `server` at 10 Mbit/s for `seconds`, and checks that
+/// less than one datagram in a hundred is lost.
 ///
-/// A host that gets no CPU for a third of a second loses datagrams in its own socket, which is no fault of the path;
-/// so one of three attempts must succeed. Losses of the path itself are in its ledger, which every test checks.
+/// A host that gets no CPU for a third of a second loses datagrams in its own socket, which is no
+/// fault of the path; so one of three attempts must succeed. Packets that the path dropped are in
+/// its ledger; `forward_packet.rs` checks that there are none after pings and datagrams. Packets
+/// that the kernel drops before the port are in no ledger.
 ///
 /// # Errors
 /// The reason to skip.

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -15,6 +15,8 @@ use crate::wait::{SOON, until_true};
 
 /// Longest time for a transfer of some seconds on a busy machine.
 const TRANSFER: Duration = Duration::from_secs(60);
+/// Longest time for a hundred megabytes whose bytes are compared, on a busy machine.
+const COMPARED: Duration = Duration::from_secs(180);
 
 /// Returns true if a host at `to` refuses a connection to a port on which no program listens.
 #[must_use]
@@ -28,7 +30,7 @@ pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
 /// compares every byte that arrives.
 ///
 /// # Panics
-/// If a byte differs, is missing or is too much; if it takes more than a minute.
+/// If a byte differs, is missing or is too much; if it takes more than three minutes.
 pub fn transfer(from: &Netns, to: &Netns, address: Ipv4Addr, len: usize) {
     let listener = to.run(|| TcpListener::bind((address, 0))).expect("a free port");
     let there = listener.local_addr().expect("it is bound");
@@ -57,7 +59,7 @@ fn send(mut stream: TcpStream, len: usize) {
 
 fn receive(mut stream: TcpStream, len: usize) {
     stream.set_read_timeout(Some(TRANSFER)).expect("a timeout above zero");
-    let (mut source, mut at) = (Source::new(), 0);
+    let (mut source, mut at, start) = (Source::new(), 0, Instant::now());
     let (mut bytes, mut expected) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     loop {
         let room = bytes.len().min(len - at);
@@ -66,6 +68,7 @@ fn receive(mut stream: TcpStream, len: usize) {
         }
         let n = stream.read(&mut bytes[..room]).expect("the sender sends");
         assert!(n > 0, "the stream ends after {at} of {len} bytes");
+        assert!(start.elapsed() < COMPARED, "{at} of {len} bytes in {COMPARED:?}");
         source.fill(&mut expected[..n]);
         if bytes[..n] != expected[..n] {
             let off = bytes.iter().zip(&expected).position(|(got, want)| got != want);

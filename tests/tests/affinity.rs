@@ -21,9 +21,9 @@ use linerate_port::thread::{allowed_cpus, allowed_cpus_of};
 use linerate_sys::netif::{Interface, NetFolder};
 use linerate_tests::command::linerate;
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{available, or_skip};
 use rustix::process::Signal;
 
 /// Packets after which each part has run where it is now.
@@ -95,7 +95,7 @@ fn send(to: &str) -> Running {
 #[test]
 fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     let netns = or_skip!(pair(["affin0", "affin1"]));
-    or_skip!(netns.run(|| Port::open("xdp:affin0").map(drop)));
+    or_skip!(available(netns.run(|| Port::open("xdp:affin0").map(drop))));
     let all = allowed_cpus().unwrap();
     let [one, other] = [all[0], all[all.len() - 1]];
     if one == other {
@@ -167,7 +167,7 @@ fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
         let engine = Engine::builder().port("dev", "xdp:affin2").port("end", "sink:,blind");
         engine.wire("dev", "end").build()
     });
-    let engine = or_skip!(engine);
+    let engine = or_skip!(available(engine));
     // An interface gets no threads without a request.
     let e = netns.run(|| InterruptGuard::found("affin2").unwrap_err());
     assert!(e.code == Code::Unsupported && e.why.contains("its NAPI has no threads"), "{e}");
@@ -218,7 +218,7 @@ fn undo(netns: &Netns) -> String {
 #[test]
 fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     let netns = or_skip!(pair(["affin4", "affin5"]));
-    or_skip!(netns.run(|| Port::open("xdp:affin4").map(drop)));
+    or_skip!(available(netns.run(|| Port::open("xdp:affin4").map(drop))));
     let all = allowed_cpus().unwrap();
     if all.len() == 1 {
         return eprintln!("skipped: with one CPU there is nothing to choose");
@@ -275,7 +275,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
 fn threads_of_the_administrator_that_cannot_be_identified_stay_on() {
     let netns = or_skip!(pair(["affin6", "affin7"]));
     // A veth has NAPI while a port of xdp is open.
-    let _open = or_skip!(netns.run(|| Port::open("xdp:affin6,icmp")));
+    let _open = or_skip!(available(netns.run(|| Port::open("xdp:affin6,icmp"))));
     or_skip!(netns.run(|| folder("affin6").write("threaded", "1")));
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc"]).arg(linerate());

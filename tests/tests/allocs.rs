@@ -13,9 +13,9 @@ use linerate_port::{Health, Port};
 use linerate_skb::compat::{alloc_skb, alloc_skb_frame, kfree_skb};
 use linerate_skb::{Batch, Data, Offload, Pool};
 use linerate_tests::command::linerate;
-use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
+use linerate_tests::{available, or_skip};
 
 /// Packets to forward before counting starts.
 const WARM_UP: u64 = 100_000;
@@ -256,7 +256,7 @@ fn forwarding_between_xdp_ports_allocates_nothing() {
     let hosts = or_skip!(Hosts::new());
     let engine = or_skip!(hosts.middle.run(|| {
         let builder = Engine::builder().port("w", "xdp:w0").port("e", "xdp:e0");
-        builder.wire("w", "e").build().map_err(|e| e.to_string())
+        available(builder.wire("w", "e").build())
     }));
     let mut generate = Command::new(linerate());
     generate.args(["forward", "gen:,size=60", "packet:eth0", "--for", "60s"]);
@@ -275,7 +275,7 @@ fn forwarding_packets_of_several_frames_between_xdp_ports_allocates_nothing() {
     }
     let engine = or_skip!(hosts.middle.run(|| {
         let builder = Engine::builder().port("w", "xdp:w0").port("e", "xdp:e0");
-        builder.wire("w", "e").build().map_err(|e| e.to_string())
+        available(builder.wire("w", "e").build())
     }));
     let mut generate = Command::new(linerate());
     generate.args(["forward", "gen:,size=3000", "packet:eth0", "--fit", "--for", "60s"]);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use linerate::{Code, Engine, Health};
 use linerate_tests::capture::{Folder, Pcap, frame};
-use linerate_tests::command::{Forward, Refusal, Report, linerate};
+use linerate_tests::command::{Forward, Refusal, Report, copy_into, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::reaches;
 use linerate_tests::wait::{SOON, until_true};
-use linerate_tests::{installed, or_skip};
+use linerate_tests::{available, installed, or_skip};
 
 #[test]
 fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
@@ -87,8 +87,8 @@ fn an_interface_that_is_renamed_while_it_runs_carries_on() {
         let hosts = or_skip!(Hosts::new());
         let (w0, e0) = (format!("{driver}:w0"), format!("{driver}:e0"));
         let opens = || linerate::Port::open(&w0).map(drop);
-        if let Err(e) = hosts.middle.run(opens) {
-            eprintln!("skipped in part: {e}");
+        if let Err(why) = available(hosts.middle.run(opens)) {
+            eprintln!("skipped in part: {why}");
             continue;
         }
         let forward = Forward::start(&hosts.middle, &[&w0, &e0]);
@@ -221,9 +221,7 @@ fn without_privilege_the_capability_is_named() {
     let hosts = or_skip!(Hosts::new());
     // Another user may have no access to the folder in which the command was built.
     let folder = Folder::new();
-    let copy = folder.path("linerate");
-    fs::copy(linerate(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = copy_into(&folder);
     for (port, capability) in
         [("packet:w0", "CAP_NET_RAW"), ("tap:t0", "CAP_NET_ADMIN"), ("xdp:w0", "CAP_BPF")]
     {
@@ -246,16 +244,9 @@ fn without_privilege_the_capability_is_named() {
 fn advice_about_capabilities_leads_to_ports_that_open() {
     or_skip!(installed("setpriv").and_then(|()| installed("setcap")));
     let hosts = or_skip!(Hosts::new());
-    or_skip!(
-        hosts
-            .middle
-            .run(|| linerate_port::Port::open("xdp:w0").map(drop))
-            .map_err(|e| e.to_string())
-    );
+    or_skip!(available(hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop))));
     let folder = Folder::new();
-    let copy = folder.path("linerate");
-    fs::copy(linerate(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = copy_into(&folder);
     let run = |port: &str, json: bool| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);

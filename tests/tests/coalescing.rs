@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{Engine, Stats, Turned, Worker};
 use linerate_port::QueueCounts;
 use linerate_sys::netif::{Interface, NapiHold};
-use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::wait::{SOON, until, until_true};
+use linerate_tests::{available, or_skip};
 
 /// Time between two packets: 20,000 a second.
 const GAP: Duration = Duration::from_micros(50);
@@ -38,7 +38,7 @@ impl Wire {
             let ports = Engine::builder().budget(256).port("in", "xdp:w0,ring=1024");
             ports.port("sink", "sink:,blind").wire("in", "sink").build()
         };
-        let engine = hosts.middle.run(build).map_err(|e| e.to_string())?;
+        let engine = available(hosts.middle.run(build))?;
         let (stats, worker) = (engine.stats(), engine.into_workers().remove(0));
         Ok(Wire { hosts, worker, stats, socket, sent: 0 })
     }

@@ -1,7 +1,9 @@
 //! The end of a run: in order if it is asked to stop, and without remains if it is killed.
 
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
+use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Report, linerate};
 use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts};
@@ -9,38 +11,60 @@ use linerate_tests::traffic::reaches;
 use linerate_tests::wait::{SOON, until_true};
 use rustix::process::Signal;
 
-/// Starts a run that moves packets as fast as it can.
-fn busy() -> Forward {
-    let command = Forward::command(&["gen:", "sink:"], true);
-    let process = Forward::here(command);
-    // It is at work once its worker's thread is there.
+/// Ticks of CPU time, a tenth of a second, after which a worker has moved packets.
+const WORKED: u64 = 10;
+
+/// Starts a run that moves packets as fast as it can, and waits until it has moved some.
+fn busy(args: &[&str]) -> Forward {
+    let process = Forward::here(Forward::command(args, true));
     let tasks = format!("/proc/{}/task", process.id());
     until_true("the worker's thread", SOON, || {
         let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
         let mut tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
         tasks.any(|task| comm(task).is_ok_and(|name| name.starts_with("linerate-")))
     });
+    // The worker's thread is there, and may not have run yet.
+    let since = process.cpu_ticks();
+    until_true("its CPU time", SOON, || process.cpu_ticks() >= since + WORKED);
     Forward(process)
 }
 
 #[test]
 fn sigint_under_load_drains_and_prints_the_report() {
-    let report = busy().end(Signal::INT, 130);
+    let report = busy(&["gen:", "sink:"]).end(Signal::INT, 130);
+    assert!(report.ledger("sent") > 0, "{report:?}");
     assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
 }
 
 #[test]
 fn sigterm_under_load_drains_and_prints_the_report() {
-    let report = busy().end(Signal::TERM, 143);
+    let report = busy(&["gen:", "sink:"]).end(Signal::TERM, 143);
+    assert!(report.ledger("sent") > 0, "{report:?}");
     assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
 }
 
 #[test]
 fn a_second_interrupt_ends_it_all_the_same() {
-    let forward = busy();
-    forward.0.signal(Signal::INT);
-    forward.0.signal(Signal::INT);
-    assert_eq!(forward.0.finish(SOON).code(), 130);
+    let folder = Folder::new();
+    let socket = folder.path("control.sock");
+    // The packets that wait for the rate take longer to leave than the two seconds of the drain.
+    let args = ["gen:,size=1514", "sink:blind,shape=1Mbit", "--control", &socket];
+    // A test that gets no CPU during the drain sends its second signal too late.
+    for _ in 0..5 {
+        let forward = busy(&args);
+        forward.0.signal(Signal::INT);
+        // The run closes its socket before it drains.
+        until_true("the drain", SOON, || UnixStream::connect(&socket).is_err());
+        forward.0.signal(Signal::INT);
+        let done = forward.0.finish(SOON);
+        assert_eq!(done.code(), 130, "{done:?}");
+        // After a whole drain there is a report.
+        if done.stdout.is_empty() {
+            return;
+        }
+        assert_eq!(Report::of(&done).0["ledger"]["balanced"], true, "{done:?}");
+    }
+    panic!("no second interrupt has ended a drain");
 }
 
 #[test]

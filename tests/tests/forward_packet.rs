@@ -5,11 +5,13 @@ use linerate_tests::or_skip;
 use linerate_tests::scenario;
 use linerate_tests::topology::Hosts;
 
-/// Checks that both ports together saw at least `packets` packets, and that the ledger has all of them.
+/// Checks that both ports together saw at least `packets` packets, that the ledger has all of them,
+/// and that none was dropped.
 fn assert_carried(report: &Report, packets: u64) {
     let received: u64 = (0..2).map(|port| report.port(port, "rx", "packets")).sum();
     assert!(received >= packets, "{received} packets seen, at least {packets} sent: {report:?}");
     assert!(report.ledger("received") >= received, "{report:?}");
+    assert_eq!(report.dropped(), 0, "{report:?}");
 }
 
 #[test]

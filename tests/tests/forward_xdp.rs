@@ -38,7 +38,7 @@ fn join(hosts: &Hosts, west: &str, east: &str) -> Result<Forward, String> {
 
 fn available(hosts: &Hosts) -> Result<(), String> {
     let opened = hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop));
-    opened.map_err(|e| e.to_string())
+    linerate_tests::available(opened)
 }
 
 fn wait_for_xdp_port(netns: &Netns, name: &str) {
@@ -348,7 +348,7 @@ fn veth() -> Result<Netns, String> {
     netns.ip("link set dev v0 up");
     netns.ip("link set dev v1 up");
     let opened = netns.run(|| linerate_port::Port::open("xdp:v0").map(drop));
-    opened.map(|()| netns).map_err(|e| e.to_string())
+    linerate_tests::available(opened).map(|()| netns)
 }
 
 #[test]
@@ -474,8 +474,6 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     let told = doctor("packet:v0");
     let has = |word: &str| told.stdout.contains(word);
     assert!(has(&format!("warn  {left}\n")) && has(": linerate doctor --undo\n"), "{told:?}");
-    let told = forward("10ms", &[]).finish(SOON);
-    assert!(told.stderr.contains(&format!("note: {left}; to restore it: ")), "{told:?}");
     let told = undo();
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("v1: its checksum offload is on again"), "{told:?}");
@@ -483,6 +481,18 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     let again = undo();
     assert!(!again.stdout.contains("is on again"), "{again:?}");
     assert!(!doctor("packet:v0").stdout.contains(left));
+    // The next run on the interface restores it first, and again at its own end.
+    let run = forward("120s", &[]);
+    until_true("the offload is off", SOON, || !offload_of_v1(&netns));
+    run.signal(Signal::KILL);
+    let _ = run.finish(SOON);
+    assert!(!offload_of_v1(&netns), "killed, it cannot turn it on");
+    let told = forward("10ms", &[]).finish(SOON);
+    let restored = told.stderr.find("note: v1: its checksum offload is on again");
+    let off = told.stderr.find("of v1 is turned off until the run ends");
+    assert!(restored.is_some() && restored < off, "{told:?}");
+    assert!(!told.stderr.contains(left) && offload_of_v1(&netns), "{told:?}");
+    assert!(!undo().stdout.contains("is on again"), "it left no record");
     // A run restores the offload by itself at its end.
     for form in [&[][..], &["--json"]] {
         let done = forward("100ms", form).finish(SOON);

@@ -6,10 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use linerate::{Code, Kind};
-use linerate_tests::command::linerate;
+use linerate_tests::command::{Forward, linerate};
+use linerate_tests::process::Finished;
+use linerate_tests::wait::SOON;
 use serde_json::Value;
 
 /// Commands that are refused with equal text on every machine.
@@ -57,7 +59,7 @@ fn every_help_text_is_the_golden_one() {
     let mut left = [" ndr", " profile", " lines", " lab", ""].map(String::from).to_vec();
     let mut text = String::new();
     while let Some(command) = left.pop() {
-        let help = stdout(&run(&format!("{command} --help")));
+        let help = run(&format!("{command} --help")).stdout;
         let section = help.split_once("\nCommands:\n").map_or("", |(_, after)| after);
         let names = section.lines().take_while(|line| line.starts_with("  "));
         let names = names.filter_map(|line| line.split_whitespace().next());
@@ -72,9 +74,8 @@ fn every_help_text_is_the_golden_one() {
 #[test]
 fn every_refusal_is_the_golden_one() {
     let refusal = |words: &&str| {
-        let output = run(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("=== linerate {words} -> {}\n{said}\n", output.status.code().unwrap_or(-1))
+        let done = run(words);
+        format!("=== linerate {words} -> {}\n{}\n", done.code(), done.stderr)
     };
     assert_golden("refusals.txt", &REFUSED.iter().map(refusal).collect::<String>());
 }
@@ -83,7 +84,7 @@ fn every_refusal_is_the_golden_one() {
 fn the_keys_of_every_document_are_the_golden_ones() {
     let mut keys = BTreeMap::new();
     for words in DOCUMENTS {
-        let document = serde_json::from_str(&stdout(&run(words))).expect("a document");
+        let document = serde_json::from_str(&run(words).stdout).expect("a document");
         collect(words, &document, &mut keys);
     }
     let line = |(path, keys): (&String, &BTreeSet<String>)| {
@@ -92,7 +93,6 @@ fn the_keys_of_every_document_are_the_golden_ones() {
     assert_golden("json.txt", &keys.iter().map(line).collect::<String>());
 }
 
-/// Notes the keys of each object below `value`; all elements of an array are taken for one.
 #[test]
 fn the_page_of_errors_has_every_code_with_its_exit_status() {
     let page = include_str!("../../docs/errors.md");
@@ -107,6 +107,7 @@ fn the_page_of_errors_has_every_code_with_its_exit_status() {
     }
 }
 
+/// Notes the keys of each object below `value`; all elements of an array are taken for one.
 fn collect(path: &str, value: &Value, keys: &mut BTreeMap<String, BTreeSet<String>>) {
     match value {
         Value::Object(map) => {
@@ -123,14 +124,10 @@ fn collect(path: &str, value: &Value, keys: &mut BTreeMap<String, BTreeSet<Strin
 }
 
 /// Runs the command with `words`, without a terminal.
-fn run(words: &str) -> Output {
+fn run(words: &str) -> Finished {
     let mut command = Command::new(linerate());
-    command.args(words.split_whitespace()).stdin(Stdio::null());
-    command.env_remove("COLUMNS").output().expect("the command starts")
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    command.args(words.split_whitespace()).env_remove("COLUMNS");
+    Forward::here(command).finish(3 * SOON)
 }
 
 /// Compares `text` with the file `name` in `tests/golden/`, or writes the file if `UPDATE_GOLDEN`

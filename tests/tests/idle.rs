@@ -10,9 +10,9 @@ use linerate_port::Port;
 use linerate_skb::Pool;
 use linerate_tests::command::Forward;
 use linerate_tests::idle::{assert_idle, child, role, turn_port};
-use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{available, or_skip};
 
 #[test]
 fn every_depth_sleeps_without_traffic() {
@@ -36,8 +36,8 @@ fn every_depth_sleeps_without_traffic() {
     }
     // Two AF_XDP sockets cannot share a queue, so each program has its own hosts.
     let others = [or_skip!(Hosts::new()), or_skip!(Hosts::new()), or_skip!(Hosts::new())];
-    match others[0].middle.run(|| Port::open("xdp:w0").map(drop)) {
-        Err(e) => eprintln!("skipped in part: {e}"),
+    match available(others[0].middle.run(|| Port::open("xdp:w0").map(drop))) {
+        Err(why) => eprintln!("skipped in part: {why}"),
         Ok(()) => {
             let [a, b, c] = others.each_ref().map(|hosts| &hosts.middle);
             programs.push(("forward xdp", Forward::start(a, &["xdp:w0", "xdp:e0"]).0));

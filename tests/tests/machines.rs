@@ -3,14 +3,14 @@
 //! machine (huge pages, overcommit, clock source) are varied in guests: docs/qemu.md.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use linerate_tests::capture::Folder;
-use linerate_tests::command::linerate;
+use linerate_tests::command::{Forward, copy_into, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
-use linerate_tests::process::Finished;
+use linerate_tests::process::{Finished, Process};
 use linerate_tests::setting::{self, Cgroup, Entered, first_cpu};
 use linerate_tests::wait::{SOON, until_true};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -38,7 +38,8 @@ use Ends::{Refused, Well};
 /// A namespace with a pair of devices, and a copy of the program that every user may execute.
 struct Bench {
     netns: Netns,
-    folder: Folder,
+    program: String,
+    _folder: Folder,
 }
 
 impl Bench {
@@ -48,18 +49,13 @@ impl Bench {
         netns.ip("link set v0 up");
         netns.ip("link set v1 up");
         let folder = Folder::new();
-        // Copy with another process: a child forked meanwhile would inherit our descriptor for writing, and the copy
-        // could not be executed.
-        let copied = Command::new("cp").arg(linerate()).arg(folder.path("linerate")).status();
-        copied.map_err(|e| format!("cp: {e}"))?;
-        Ok(Bench { netns, folder })
+        Ok(Bench { netns, program: copy_into(&folder), _folder: folder })
     }
 
     /// Runs the program under a setting, or as the test itself runs.
     fn run(&self, setting: Option<&Entered>, args: &[&str]) -> Finished {
-        let program = self.folder.path("linerate");
-        let plain = || Command::new(&program);
-        let mut command = setting.map_or_else(plain, |setting| setting.command(&program));
+        let plain = || Command::new(&self.program);
+        let mut command = setting.map_or_else(plain, |setting| setting.command(&self.program));
         command.args(args);
         self.netns.start(command).finish(TIME)
     }
@@ -100,10 +96,12 @@ fn on(name: &str, expected: [Ends; 3]) {
 /// Runs each command, and checks how it ends.
 fn commands(setting: &Entered, expected: [Ends; 3]) -> Result<Bench, String> {
     let bench = Bench::new()?;
-    let probe = bench.run(Some(setting), &["--version"]);
+    let probe = bench.netns.start(setting.command("true")).finish(TIME);
     if probe.code() != 0 {
         return Err(format!("{setting:?}: {}", probe.stderr.trim()));
     }
+    let version = bench.run(Some(setting), &["--version"]);
+    assert_eq!(version.code(), 0, "{setting:?} {version:?}");
     for (args, expected) in COMMANDS.iter().zip(expected) {
         let is = match bench.ended(Some(setting), args) {
             Ok(()) => Well,
@@ -150,12 +148,11 @@ fn a_cpu_that_the_cpuset_loses_is_told_and_one_outside_is_refused() {
     let start = |words: &str| {
         let mut command = Command::new("sh");
         command.args(["-c", &group.wrap()]).arg(linerate()).args(words.split(' '));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        Forward::here(command)
     };
-    let told = |child: Child| {
-        let ended = child.wait_with_output().unwrap();
-        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    let told = |process: Process| {
+        let ended = process.finish(TIME);
+        (ended.code(), ended.stderr)
     };
     let running = start(&format!("forward gen:,rate=10kpps sink: -q --cpu {last} --for 3s"));
     let tasks = format!("/proc/{}/task", running.id());
@@ -171,15 +168,15 @@ fn a_cpu_that_the_cpuset_loses_is_told_and_one_outside_is_refused() {
     until_true("a pinned worker", SOON, is_pinned);
     fs::write(group.folder().join("cpuset.cpus"), &first).unwrap();
     let (exit, err) = told(running);
-    assert_eq!(exit, Some(0), "{err}");
+    assert_eq!(exit, 0, "{err}");
     let lost = format!("warning: a worker pinned to CPU {last} runs on CPU {first}: ");
     assert!(err.contains(&lost), "{err}");
     let (exit, err) = told(start(&format!("forward gen: sink: --cpu {last}")));
-    assert!(exit == Some(2) && err.starts_with("error[E-CPU]"), "{exit:?} {err}");
+    assert!(exit == 2 && err.starts_with("error[E-CPU]"), "{exit:?} {err}");
     assert!(err.contains("why: it is outside the cpuset of this process"), "{err}");
     // With one CPU there is nothing to place, which is no error.
     let (exit, err) = told(start("forward gen: sink: -q --place auto --for 300ms"));
-    assert!(exit == Some(0) && err.contains("the run ended first"), "{exit:?} {err}");
+    assert!(exit == 0 && err.contains("the run ended first"), "{exit:?} {err}");
 }
 
 #[test]

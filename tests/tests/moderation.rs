@@ -8,10 +8,10 @@ use linerate_datapath::{Engine, Moderation, Running, Setting, TxBatch};
 use linerate_port::{Port, Queue, QueueCounts, Want};
 use linerate_skb::Batch;
 use linerate_tests::idle::{assert_idle, child, role, turn_port};
-use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
+use linerate_tests::{available, or_skip};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -33,8 +33,7 @@ fn mode(i: usize) -> Moderation {
 fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     let hosts = Hosts::new()?;
     let (text, far) = (format!("{driver}:w0"), format!("{driver}:eth0"));
-    let opens = hosts.middle.run(|| Port::open(&text).map(drop));
-    opens.map_err(|e| e.to_string())?;
+    available(hosts.middle.run(|| Port::open(&text).map(drop)))?;
     let receive = || {
         let builder = Engine::builder().port("in", &text).port("sink", "sink:").wire("in", "sink");
         builder.build().unwrap().start().unwrap()
@@ -232,7 +231,7 @@ fn held() -> impl FnMut(&mut Queue) -> bool {
 /// Lets `receive` have a queue at which a stream arrives.
 fn stream_to(receive: impl FnOnce(Queue)) -> Result<(), String> {
     let hosts = Hosts::new()?;
-    let port = hosts.middle.run(|| Port::open("xdp:w0")).map_err(|e| e.to_string())?;
+    let port = available(hosts.middle.run(|| Port::open("xdp:w0")))?;
     hosts.west.ip("addr flush dev eth0");
     let sender = hosts.west.run(|| {
         let builder =

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{Engine, Stats, Turned, Worker};
 use linerate_port::wait::poll_readable;
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::traffic::{ping, transfer};
 use linerate_tests::wait::SOON;
+use linerate_tests::{available, or_skip};
 
 const WIRES: usize = 4;
 /// Interval at which a sleeping thread checks if it is to end.
@@ -64,7 +64,7 @@ fn build(workers: usize) -> Result<Engine, String> {
             .port(&east, &format!("xdp:{east},ring=256"))
             .wire(&west, &east);
     }
-    builder.build().map_err(|e| e.to_string())
+    available(builder.build())
 }
 
 /// Runs workers in turn on this thread until the test ends.

@@ -8,9 +8,9 @@ use linerate_datapath::{Engine, Moderation, Running, Stage, Turn};
 use linerate_skb::Batch;
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
+use linerate_tests::{available, or_skip};
 
 /// CPU time that a packet of the first wire takes: a whole CPU can process 5000 in a second.
 const WORK_NS: u64 = 200_000;
@@ -68,7 +68,7 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
         let builder = builder.port("second", "xdp:e0").port("sink", "sink:");
         builder.wire("flood", "far").wire("second", "sink").build().map(|e| e.start().unwrap())
     });
-    let worker = or_skip!(worker.map_err(|e| e.to_string()));
+    let worker = or_skip!(available(worker));
     let (stats, control) = (worker.stats(), worker.control());
 
     // A rate somewhat above the worker's capacity.

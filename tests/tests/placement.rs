@@ -14,9 +14,9 @@ use linerate_port::thread::allowed_cpus;
 use linerate_port::{Code, Port};
 use linerate_skb::Batch;
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{available, or_skip};
 
 const ADAPTERS: usize = 4;
 /// The packets of a tenth of a second.
@@ -103,7 +103,7 @@ impl Served {
 fn four_adapters_are_placed_on_cpus_independently() {
     let _alone = alone();
     let netns = or_skip!(links());
-    or_skip!(netns.run(|| Port::open("xdp:a0").map(drop)));
+    or_skip!(available(netns.run(|| Port::open("xdp:a0").map(drop))));
     let allowed = allowed_cpus().unwrap();
     let [one, other] = [allowed[0], allowed[allowed.len() - 1]];
     if one == other {
@@ -160,7 +160,7 @@ fn freed(netns: &Netns, cpus: [usize; 2]) -> (u64, u64) {
 fn packets_of_an_adapter_are_freed_on_their_core_with_affinity_and_on_the_other_without() {
     let _alone = alone();
     let netns = or_skip!(links());
-    or_skip!(netns.run(|| Port::open("xdp:a0").map(drop)));
+    or_skip!(available(netns.run(|| Port::open("xdp:a0").map(drop))));
     let allowed = allowed_cpus().unwrap();
     let [one, other] = [allowed[0], allowed[allowed.len() - 1]];
     let (local, remote) = freed(&netns, [one, one]);
@@ -212,7 +212,7 @@ fn receive_flows(socket: &UdpSocket) -> (u64, u64) {
 fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
     let _alone = alone();
     let hosts = or_skip!(Hosts::with_queues(2));
-    or_skip!(hosts.middle.run(|| Port::open("xdp:w0").map(drop)));
+    or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
     let of_stage = counts.clone();
     let running = hosts.middle.run(move || {
@@ -249,7 +249,7 @@ fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
 fn more_queues_than_a_device_has_are_refused_with_their_number_and_leave_it_free() {
     let _alone = alone();
     let hosts = or_skip!(Hosts::with_queues(2));
-    or_skip!(hosts.middle.run(|| Port::open("xdp:w0").map(drop)));
+    or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
     let build = |west: &str, workers| {
         let builder = Engine::builder().port("w0", west).port("e0", "xdp:e0").wire("w0", "e0");
         builder.workers(workers).build()

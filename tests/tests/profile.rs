@@ -29,8 +29,9 @@ fn record(args: &[&str]) -> Process {
     Forward::here(command)
 }
 
-/// Waits until the recorder's perf has opened its events.
-fn until_it_samples(recorder: &Process) {
+/// Waits until the recorder's perf has opened its events, or the recorder has ended because it
+/// cannot.
+fn until_it_samples(recorder: &mut Process) {
     let id = recorder.id();
     let text = |path: String| fs::read_to_string(path).unwrap_or_default();
     let tasks = || fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
@@ -44,7 +45,7 @@ fn until_it_samples(recorder: &Process) {
         let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         links.into_iter().any(|at| fs::read_link(at.path()).is_ok_and(|link| is_event(&link)))
     };
-    until_true("an event of perf", SOON, || children().iter().any(samples));
+    until_true("an event of perf", SOON, || children().iter().any(samples) || !recorder.runs());
 }
 
 /// Returns an error, with which the test is skipped, if the kernel does not allow sampling.
@@ -111,8 +112,8 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     let before = ["w0", "e0"].map(|name| packets(&hosts.middle, name));
     let pid = forward.0.id().to_string();
     let stolen_before = stolen_ticks();
-    let recorder = record(&["--pid", &pid, "--rate", "4000", "-o", &file]);
-    until_it_samples(&recorder);
+    let mut recorder = record(&["--pid", &pid, "--rate", "4000", "-o", &file]);
+    until_it_samples(&mut recorder);
     // Short packets: a superframe costs a long copy by the kernel and very little time in linerate.
     let args = ["--udp", "--bitrate", "0", "--length", "64", "--time", "3"];
     or_skip!(iperf3(&hosts.west, &hosts.east, EAST, &args));
@@ -182,12 +183,11 @@ fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
     let folder = Folder::new();
     let file = folder.path("profile.json");
     let forward = Forward::here(Forward::command(&["null:", "null:"], true));
-    let recorder = record(&["--pid", &forward.id().to_string(), "-o", &file]);
-    until_it_samples(&recorder);
+    let mut recorder = record(&["--pid", &forward.id().to_string(), "-o", &file]);
+    until_it_samples(&mut recorder);
     // Wait until the program has used CPU time, which a wait of fixed length would not ensure.
-    let used = || cpu_ticks(forward.id());
-    let since = used();
-    until_true("half a second of CPU time", LONG, || used() >= since + 50);
+    let since = forward.cpu_ticks();
+    until_true("half a second of CPU time", LONG, || forward.cpu_ticks() >= since + 50);
     forward.signal(Signal::TERM);
     let _ = forward.finish(LONG);
     let done = or_skip!(possible(recorder.finish(LONG)));
@@ -195,13 +195,4 @@ fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
     let profile = read(&file);
     assert!(counted(&profile, |_| true) > 20, "{profile}");
     assert!(remarks(&profile).contains("the process ended before the recording"), "{profile}");
-}
-
-/// Returns the CPU time of a process, in ticks: a hundredth of a second each on every Linux.
-fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The fields start after the name, which may contain blanks; utime and stime are the 12th and
-    // 13th.
-    let words = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-    words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
 }

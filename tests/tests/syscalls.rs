@@ -8,7 +8,7 @@ use std::time::Duration;
 use linerate_tests::capture::Folder;
 use linerate_tests::command::{Report, linerate};
 use linerate_tests::topology::Hosts;
-use linerate_tests::{installed, or_skip};
+use linerate_tests::{available, installed, or_skip};
 
 /// Packets of a run.
 const PACKETS: u64 = 64_000;
@@ -77,12 +77,7 @@ fn a_cap_of_one_makes_a_call_for_each_packet() {
 fn an_xdp_port_makes_less_than_a_call_for_sixteen_packets() {
     or_skip!(installed("strace"));
     let hosts = or_skip!(Hosts::new());
-    or_skip!(
-        hosts
-            .middle
-            .run(|| linerate_port::Port::open("xdp:w0").map(drop))
-            .map_err(|e| e.to_string())
-    );
+    or_skip!(available(hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop))));
     let Some((counts, doorbells)) = sent_by(&hosts, "xdp:w0") else { return };
     let all: u64 = counts.values().sum();
     assert!(all <= PACKETS / 16 + ONCE, "{all} calls: {counts:?}");

@@ -28,11 +28,14 @@ const TIME: Duration = Duration::from_secs(4);
 const BURSTS_MIN: u64 = 1000;
 /// Fewest sleeps of the receiver for a meaningful test.
 const SLEEPS_MIN: u64 = 100;
+/// The same of a sender whose bursts are mostly longer than the ring.
+const ROOM_SLEEPS_MIN: u64 = 10;
 /// The longest burst, in packets.
 const BURST_MAX: u64 = 40;
 /// Most packets in flight: the ring of a packet socket always has room for that many.
 const AHEAD_MAX: u64 = 4096;
-/// Offset of a packet's number: behind the Ethernet header.
+/// Offset of a packet's number, behind the Ethernet header; the number of packets sent before it
+/// follows.
 const NUMBER_AT: usize = 14;
 /// The number of the last packet.
 const LAST: u64 = u64::MAX;
@@ -111,7 +114,8 @@ impl Sender {
         let n = queue.alloc(&mut self.batch, packets as usize);
         for skb in self.batch.iter_mut() {
             let number = if last { LAST } else { self.sent };
-            self.template[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
+            let numbers = [number, self.sent].map(u64::to_be_bytes).concat();
+            self.template[NUMBER_AT..NUMBER_AT + numbers.len()].copy_from_slice(&numbers);
             assert!(skb.put_slice(&self.template));
             self.sent += 1;
         }
@@ -154,16 +158,18 @@ impl Side for Receiver {
         if queue.rx(&mut self.batch) == 0 {
             return Next::Sleep(Want::Frames);
         }
-        let mut numbers = [0; 64];
+        let mut numbers = [[0; 2]; 64];
         let n = self.batch.len();
-        for (number, skb) in numbers.iter_mut().zip(self.batch.iter()) {
-            let mut bytes = [0; 8];
-            assert_eq!(skb.copy_to(NUMBER_AT, &mut bytes), 8);
-            *number = u64::from_be_bytes(bytes);
+        for (numbers, skb) in numbers.iter_mut().zip(self.batch.iter()) {
+            let mut bytes = [0; 16];
+            assert_eq!(skb.copy_to(NUMBER_AT, &mut bytes), 16);
+            let both = u128::from_be_bytes(bytes);
+            *numbers = [(both >> 64) as u64, both as u64];
         }
         self.batch.clear();
-        for &number in &numbers[..n] {
+        for &[number, sent_before] in &numbers[..n] {
             if number == LAST {
+                assert_eq!(self.expected, sent_before, "packets are missing before the last one");
                 return Next::Done;
             }
             assert_eq!(number, self.expected);
@@ -270,8 +276,8 @@ async fn tokio_side(queue: Queue, mut side: impl Side) -> Slept {
 
 type Drive<S> = fn(Queue, S) -> Slept;
 
-/// Runs both sides, each on a thread of its own.
-fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
+/// Runs both sides, each on a thread of its own; returns the number of the sender's sleeps.
+fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) -> u64 {
     let arrived = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = (Sender::new(&arrived), Receiver::new(&arrived));
     // Both queues outlive both threads: another test covers an end that closes.
@@ -280,9 +286,10 @@ fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
         let receiving = scope.spawn(move || receive(rx, receiver));
         let ends = [receiving, sending]
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        let [(_, slept), _] = ends;
+        let [(_, slept), (_, sender_slept)] = ends;
         assert!(slept > SLEEPS_MIN, "the receiver slept {slept} times: nothing is shown");
-    });
+        sender_slept
+    })
 }
 
 /// Runs both sides on the ends of a ring much shorter than the bursts: they wait for each other all
@@ -290,7 +297,8 @@ fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
 fn over_a_ring(send: Drive<Sender>, receive: Drive<Receiver>) {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let (a, b) = Port::pair(16, &pool).unwrap();
-    run(a.into_queues().remove(0), b.into_queues().remove(0), send, receive);
+    let slept = run(a.into_queues().remove(0), b.into_queues().remove(0), send, receive);
+    assert!(slept > ROOM_SLEEPS_MIN, "the sender slept {slept} times: nothing is shown");
     let ledger = pool.ledger();
     assert!(ledger.balanced() && ledger.in_flight == 0, "{ledger}");
 }
@@ -317,7 +325,7 @@ fn over_packet_sockets(send: Drive<Sender>, receive: Drive<Receiver>) {
     let tx = hosts.west.run(|| Port::open("packet:eth0")).unwrap();
     let rx = hosts.middle.run(|| Port::open("packet:w0")).unwrap();
     let pools = [tx.pool().clone(), rx.pool().clone()];
-    run(tx.into_queues().remove(0), rx.into_queues().remove(0), send, receive);
+    let _ = run(tx.into_queues().remove(0), rx.into_queues().remove(0), send, receive);
     for pool in pools {
         let ledger = pool.ledger();
         assert!(ledger.balanced() && ledger.in_flight == 0, "{ledger}");

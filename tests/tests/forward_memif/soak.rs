@@ -18,6 +18,8 @@ use super::{copied, testpmd};
 
 /// A rate at which testpmd, which drops packets without room, loses none on a shared CPU.
 const SOURCE: &str = "gen:,rate=100kpps,size=imix";
+/// Most packets that testpmd gets, and drops, before the sink is connected: those of two seconds.
+const BEFORE_SINK: u64 = 200_000;
 /// Longest wait for a start, and for an end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between a start and the next kill.
@@ -134,7 +136,11 @@ fn streams(way: &Way, name: &str) {
     let sink = chain.sink(time + Duration::from_secs(6));
     let source = chain.source(time + Duration::from_secs(3));
     let between = or_skip!(chain.testpmd());
-    let [sent, came] = [source, sink].map(|side| Report::of(&side.finish(time + PATIENCE)));
+    let [sent, came] = [source, sink].map(|side| {
+        let done = side.finish(time + PATIENCE);
+        assert_eq!(done.code(), 0, "{done:?}");
+        Report::of(&done)
+    });
     drop(between);
     let verify = |key: &str| came.0["verify"][key].as_u64().unwrap();
     println!(
@@ -147,6 +153,8 @@ fn streams(way: &Way, name: &str) {
     );
     sent.assert_whole();
     came.assert_whole();
+    let wanted = sent.ledger("sent") / 100 * 99;
+    assert!(verify("packets") + BEFORE_SINK >= wanted, "{sent:?} {came:?}");
     assert!(verify("packets") > 0, "{came:?}");
     for wrong in ["corrupted", "reordered", "duplicated", "late"] {
         assert_eq!(verify(wrong), 0, "{wrong}: {came:?}");
@@ -192,6 +200,9 @@ fn testpmd_is_killed(way: &Way, name: &str) {
         assert!(sink.runs() && source.runs(), "{}{}", sink.stderr(), source.stderr());
     }
     println!("{name}: packets passed within {longest:.1?} of each start");
+    let _ = Forward(source).interrupt();
+    let came = Forward(sink).interrupt();
+    assert!(came.0["verify"]["packets"].as_u64() > Some(0), "{came:?}");
 }
 
 #[test]
