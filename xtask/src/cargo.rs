@@ -1,15 +1,24 @@
 //! Runs cargo as a child, quietly or with its output passed through.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Limit of one command, in the syntax of timeout(1): a command that hangs fails its step.
-const LIMIT: &str = "30m";
+/// Time limit of one build or test run, in the syntax of timeout(1): a command that hangs fails its
+/// step.
+pub const LIMIT: &str = "30m";
+
+/// Option of timeout(1) before the limit: a command that still runs 10 s after its limit is killed.
+const KILL_AFTER: &str = "--kill-after=10s";
+
+/// The error of a command that failed, and its exit code; a command that a signal ended has none.
+pub type Failure = (anyhow::Error, Option<i32>);
 
 /// Returns the cargo that started us, or the one in `PATH`, for the workspace's folder and without
 /// stdin.
@@ -20,18 +29,48 @@ pub fn cargo(root: &Path) -> Command {
 /// Returns the cargo command with another limit.
 pub fn cargo_within(root: &Path, limit: &str) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = within(program, limit);
+    command.current_dir(root);
+    command
+}
+
+/// Returns the command that runs `program` without stdin and with a time limit.
+pub fn within(program: impl AsRef<OsStr>, limit: &str) -> Command {
     // timeout(1) runs the command in a process group of its own, which a Ctrl-C at the terminal
     // does not reach. At a terminal, the user can stop a command that hangs, so timeout(1) is not
     // used.
     let mut command = if std::io::stdin().is_terminal() {
         Command::new(program)
     } else {
-        let mut bounded = Command::new("timeout");
-        bounded.args(["--kill-after=10s", limit]).arg(program);
+        let mut bounded = timeout();
+        bounded.args([KILL_AFTER, limit]).arg(program);
         bounded
     };
-    command.current_dir(root).stdin(Stdio::null());
+    command.stdin(Stdio::null());
     command
+}
+
+/// Returns the command timeout(1), by its full path because a caller may change `PATH`.
+///
+/// The process group of timeout(1) gets no signal from the limit of the whole run (`.ci/run`).
+/// Where setpriv(1) is installed, the kernel sends timeout(1) a signal when our process ends.
+fn timeout() -> Command {
+    let timeout = located("timeout").unwrap_or_else(|| "timeout".into());
+    let Some(setpriv) = setpriv() else { return Command::new(timeout) };
+    let mut tied = Command::new(setpriv);
+    tied.args(["--pdeathsig", "TERM"]).arg(timeout);
+    tied
+}
+
+/// Returns the path of setpriv(1), if it has the option `--pdeathsig`, which busybox's lacks.
+fn setpriv() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let path = located("setpriv")?;
+        let tried = Command::new(&path).args(["--pdeathsig", "TERM", "true"]).output();
+        tried.is_ok_and(|output| output.status.success()).then_some(path)
+    };
+    FOUND.get_or_init(find).as_deref()
 }
 
 /// Returns the folder in which cargo builds.
@@ -60,8 +99,8 @@ pub fn quiet(command: &mut Command) -> Result<String> {
 
 /// Runs `command` with its output passed through, and returns the lines that `keep` accepts.
 pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<String>> {
-    let (kept, error) = told(command, keep)?;
-    error.map_or(Ok(kept), Err)
+    let (kept, failure) = told(command, keep)?;
+    failure.map_or(Ok(kept), |(error, _)| Err(error))
 }
 
 /// Runs `command` as [`streamed`] does, and returns the lines even if it fails, because they may
@@ -69,7 +108,7 @@ pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<Str
 pub fn told(
     command: &mut Command,
     keep: fn(&str) -> bool,
-) -> Result<(Vec<String>, Option<anyhow::Error>)> {
+) -> Result<(Vec<String>, Option<Failure>)> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -82,9 +121,7 @@ pub fn told(
         kept.extend(out.join().unwrap_or_default());
         kept
     });
-    let status = child.wait()?;
-    let error = (!status.success()).then(|| anyhow!("{}: {status}", shown(command)));
-    Ok((kept, error))
+    Ok((kept, failure(command, child.wait()?)))
 }
 
 /// Runs `command` with its output in the file `log`, and returns as [`told`] does.
@@ -92,13 +129,17 @@ pub fn logged(
     command: &mut Command,
     log: &Path,
     keep: fn(&str) -> bool,
-) -> Result<(Vec<String>, Option<anyhow::Error>)> {
+) -> Result<(Vec<String>, Option<Failure>)> {
     let file = File::create(log).with_context(|| log.display().to_string())?;
     let status = command.stdout(file.try_clone()?).stderr(file).status();
     let status = status.with_context(|| format!("cannot start {command:?}"))?;
     let kept = pass(Some(File::open(log)?), std::io::sink(), keep);
-    let error = (!status.success()).then(|| anyhow!("{}: {status}", shown(command)));
-    Ok((kept, error))
+    Ok((kept, failure(command, status)))
+}
+
+fn failure(command: &Command, status: ExitStatus) -> Option<Failure> {
+    let error = || anyhow!("{}: {status}", shown(command));
+    (!status.success()).then(|| (error(), status.code()))
 }
 
 fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<String> {
@@ -118,10 +159,15 @@ fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> 
     kept
 }
 
+/// Returns the words of a command, without those of timeout(1) and setpriv(1) before it.
 fn shown(command: &Command) -> String {
-    let words = command.get_args().map(|arg| arg.to_string_lossy());
-    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
-    [program.to_string_lossy()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+    let mut words = vec![command.get_program()];
+    words.extend(command.get_args());
+    let start = words.iter().position(|word| *word == KILL_AFTER).map_or(0, |at| at + 2);
+    let mut words = words.into_iter().skip(start);
+    let program = words.next().and_then(|path| Path::new(path).file_name()).unwrap_or_default();
+    let words = [program].into_iter().chain(words).map(OsStr::to_string_lossy);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -145,9 +191,22 @@ mod tests {
     #[test]
     fn a_failed_command_still_tells_what_it_printed() {
         let script = "echo 'keep this'; exit 3";
-        let (kept, error) = told(&mut shell(script), |line| line.starts_with("keep")).unwrap();
+        let (kept, failure) = told(&mut shell(script), |line| line.starts_with("keep")).unwrap();
         assert_eq!(kept, ["keep this"]);
-        assert!(error.is_some());
+        assert_eq!(failure.and_then(|(_, code)| code), Some(3));
+    }
+
+    #[test]
+    fn a_command_with_a_limit_starts_whatever_its_path_is() {
+        let mut command = within("/bin/sh", "1m");
+        command.env_clear().env("PATH", "/nowhere").args(["-c", "echo x"]);
+        assert_eq!(quiet(&mut command).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn a_command_with_a_limit_is_shown_without_it() {
+        let mut command = within("/x/cargo", "1m");
+        assert_eq!(shown(command.arg("test")), "cargo test");
     }
 
     #[test]

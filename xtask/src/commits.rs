@@ -5,6 +5,7 @@
 //! code of a crate that the subject does not name. Documents and tests of the whole go with any.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,8 +15,20 @@ use crate::cargo;
 use crate::steps::Done;
 
 /// The command that lists the commits to check. Their number, 60, is more than any unmerged change
-/// has.
-const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "-U3"];
+/// has. The other options are those by which a user's settings could change the output.
+const LOG: [&str; 8] = [
+    "log",
+    "-60",
+    "--no-merges",
+    "--no-renames",
+    "-U3",
+    "--no-color",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+];
+
+/// The hunks of each file: the lines of the new file that they have.
+type Hunks<'a> = BTreeMap<&'a str, Vec<Range<usize>>>;
 
 /// Checks the last commits.
 pub fn run(root: &Path) -> Result<Done> {
@@ -74,25 +87,38 @@ fn unnamed<'a>(subject: &str, files: impl Iterator<Item = &'a str>) -> Vec<&'a s
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Returns the files of a patch, each with the number of its hunks.
-fn hunks(patch: &str) -> BTreeMap<&str, usize> {
-    let (mut files, mut file) = (BTreeMap::new(), "");
+/// Returns the files of a patch, each with its hunks.
+fn hunks(patch: &str) -> Hunks<'_> {
+    let (mut files, mut file) = (Hunks::new(), "");
     for line in patch.lines() {
         if let Some(names) = line.strip_prefix("diff --git a/") {
             // Both names are the same, because renames are not followed.
             file = names.get(..names.len().saturating_sub(" b/".len()) / 2).unwrap_or(names);
-            files.insert(file, 0);
-        } else if line.starts_with("@@ ") {
-            *files.entry(file).or_default() += 1;
+            files.insert(file, Vec::new());
+        } else if let Some(lines) = line.strip_prefix("@@ ").and_then(new_lines) {
+            files.entry(file).or_default().push(lines);
         }
     }
     files
 }
 
-/// Returns the files that have fewer hunks in `dense`, which leaves out changes of white space.
-fn stray<'a>(all: &BTreeMap<&'a str, usize>, dense: &BTreeMap<&str, usize>) -> Vec<&'a str> {
-    let rest = |file: &str| dense.get(file).copied().unwrap_or(0);
-    all.iter().filter(|(file, n)| rest(file) < **n).map(|(file, _)| *file).collect()
+/// Returns the lines of the new file in a hunk that begins with `-1,4 +1,5 @@`.
+fn new_lines(head: &str) -> Option<Range<usize>> {
+    let new = head.split(' ').nth(1)?.strip_prefix('+')?;
+    let (first, n) = new.split_once(',').unwrap_or((new, "1"));
+    let (first, n): (usize, usize) = (first.parse().ok()?, n.parse().ok()?);
+    Some(first..first + n.max(1))
+}
+
+/// Returns the files with a hunk of which nothing is left in `dense`, which leaves out changes of
+/// white space.
+fn stray<'a>(all: &Hunks<'a>, dense: &Hunks<'_>) -> Vec<&'a str> {
+    let is_left = |file: &str, hunk: &Range<usize>| {
+        let mut rest = dense.get(file).into_iter().flatten();
+        rest.any(|one| one.start < hunk.end && hunk.start < one.end)
+    };
+    let files = all.iter().filter(|(file, hunks)| !hunks.iter().all(|hunk| is_left(file, hunk)));
+    files.map(|(file, _)| *file).collect()
 }
 
 #[cfg(test)]
@@ -131,9 +157,17 @@ mod tests {
         let (one, other) = ("@@ -1 +1 @@\n-a\n+b\n", "@@ -9 +9 @@ fn x\n-\tc\n+c\n");
         let all = of("a b.rs", one) + &of("c.rs", &format!("{one}{other}")) + &of("d.rs", other);
         let dense = of("a b.rs", one) + &of("c.rs", one);
-        assert_eq!(hunks(&all), [("a b.rs", 1), ("c.rs", 2), ("d.rs", 1)].into());
+        let lines = |first: usize| first..first + 1;
+        let of_c = vec![lines(1), lines(9)];
+        let files = [("a b.rs", vec![lines(1)]), ("c.rs", of_c), ("d.rs", vec![lines(9)])];
+        assert_eq!(hunks(&all), files.into());
+        assert_eq!(new_lines("-3,2 +4,7 @@ fn x"), Some(4..11));
         assert_eq!(stray(&hunks(&all), &hunks(&dense)), ["c.rs", "d.rs"]);
         assert_eq!(stray(&hunks(&all), &hunks(&all)), [""; 0]);
+        // As many hunks are left, two of the first.
+        let (long, parts) = ("@@ -1,9 +1,9 @@\n", "@@ -1,2 +1,2 @@\n@@ -8,2 +8,2 @@\n");
+        let all = of("c.rs", &format!("{long}@@ -20,3 +20,3 @@\n"));
+        assert_eq!(stray(&hunks(&all), &hunks(&of("c.rs", parts))), ["c.rs"]);
         let picture = of("p.png", "Binary files a/p.png and b/p.png differ\n");
         assert_eq!(stray(&hunks(&picture), &BTreeMap::new()), [""; 0]);
     }

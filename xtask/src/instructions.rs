@@ -2,14 +2,14 @@
 //! machine.
 //!
 //! Valgrind's callgrind counts them in two runs of different length; the difference belongs to the
-//! packets. Time is never gated: it says more about the neighbours than about the change.
+//! packets. Time is never gated: it depends on other load of the machine.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::ratchet::Ratchet;
+use crate::ratchet::{self, Ratchet};
 use crate::{cargo, skipped};
 
 /// A package, its bench, the numbers of turns of its two runs, and each case with its packets in
@@ -69,6 +69,14 @@ const CUT_THROUGH_MAX: f64 = 0.7;
 /// two ends of a memif connect is left out.
 const COUNTED: &str = "--toggle-collect=*::counted*";
 
+/// Time limit of one run under valgrind, in the syntax of timeout(1).
+const LIMIT: &str = "10m";
+
+/// Ratio of a count to its limit below which the limit should be lowered, and the ratio of a new
+/// limit to the count.
+const LOOSE: f64 = 0.9;
+const MARGIN: f64 = 1.02;
+
 /// Difference of two counts for each packet within which they are equal. The first turns of a run
 /// cause such differences.
 const SAME: f64 = 0.1;
@@ -103,6 +111,9 @@ pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
                     "{case}: {per_packet:.1} instructions a packet, {allowed} allowed"
                 ));
             }
+            if let Some(note) = loose(case, per_packet, allowed) {
+                eprintln!("{note}");
+            }
             counted.push((case, per_packet));
         }
     }
@@ -128,10 +139,22 @@ pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     Ok((format!("{} instructions a packet", notes.join(", ")), skipped))
 }
 
+/// Returns a note that asks for a lower limit, if the count is far below the limit.
+fn loose(case: &str, per_packet: f64, allowed: f64) -> Option<String> {
+    let (is_loose, limit) = (per_packet < LOOSE * allowed, (per_packet * MARGIN).ceil());
+    is_loose.then(|| {
+        format!(
+            "{case}: {per_packet:.1} instructions a packet, {allowed} allowed: lower the limit to \
+             {limit} in {}",
+            ratchet::PATH
+        )
+    })
+}
+
 /// Builds the bench; returns its path.
 fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
     let mut command = cargo::cargo(root);
-    command.args(["bench", "-p", package, "--bench", bench, "--no-run"]);
+    command.args(["bench", "--locked", "-p", package, "--bench", bench, "--no-run"]);
     let output = command.output().context("cargo bench")?;
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().rev().find(|line| line.contains("Executable"));
@@ -143,7 +166,7 @@ fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
 /// Counts the instructions of one run's turns; the inner error is the line in which a run that
 /// skipped itself gives the reason.
 fn count(bench: &str, case: &str, turns: u64) -> Result<Result<u64, String>> {
-    let output = Command::new("valgrind")
+    let output = cargo::within("valgrind", LIMIT)
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", COUNTED])
         .args([bench, "--once", case])
         .arg(turns.to_string())
@@ -173,5 +196,12 @@ mod tests {
     fn callgrinds_count_is_read() {
         assert_eq!(refs("==1== \n==1== I   refs:      12,348,879\n"), Some(12_348_879));
         assert_eq!(refs("==1== nothing"), None);
+    }
+
+    #[test]
+    fn limit_far_above_the_count_is_to_be_lowered() {
+        assert_eq!(loose("null", 51.0, 56.0), None);
+        let note = loose("null", 40.0, 56.0).unwrap();
+        assert!(note.contains(" 40.0 ") && note.contains("lower the limit to 41 in"), "{note}");
     }
 }

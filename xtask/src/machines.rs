@@ -198,17 +198,20 @@ impl<'a> Bench<'a> {
         let log = |kind: &str| self.folder.join(format!("{name}.{kind}"));
         let mut command = self.tests(&["--config", runner, "--no-fail-fast"]);
         command.args(["--", "--show-output"]);
-        let (kept, error) = cargo::logged(&mut command, &log("log"), |line| {
+        let (kept, failure) = cargo::logged(&mut command, &log("log"), |line| {
             skipped::matters(line) || steps::passed(line).is_some()
         })?;
         let skips: Vec<_> = kept.iter().filter(|line| skipped::says_so(line)).cloned().collect();
         let mut unstable = String::new();
-        if let Some(error) = error {
-            let failed = skipped::failed_tests(&kept);
+        if let Some((error, code)) = failure {
+            let failed = skipped::failed_tests(&kept).filter(|_| code == steps::TESTS_FAILED);
             let again = |alone: &[&str]| {
                 let mut command = self.tests(&["--config", runner]);
-                let ended = cargo::logged(command.args(alone), &log("again.log"), |_| false)?;
-                ended.1.map_or(Ok(()), Err)
+                let (ended, failure) =
+                    cargo::logged(command.args(alone), &log("again.log"), |line| {
+                        steps::passed(line).is_some()
+                    })?;
+                failure.map_or(Ok(ended.join("\n")), |(error, _)| Err(error))
             };
             if steps::retry_alone(again, failed.as_deref()).is_ok() {
                 unstable = format!(", {} UNSTABLE", failed.unwrap_or_default().len());

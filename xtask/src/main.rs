@@ -31,6 +31,10 @@ use anyhow::{Context, Result};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(surplus) = surplus(&args) {
+        eprintln!("xtask: {} takes no arguments: {surplus}\n\n{}", args[0], steps::help());
+        return ExitCode::from(2);
+    }
     let passed = match args.first().map(String::as_str) {
         None | Some("help" | "-h" | "--help") => {
             print!("{}", steps::help());
@@ -58,6 +62,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Returns the first argument after the name of a step, or after `check`: a step takes none.
+fn surplus(args: &[String]) -> Option<&str> {
+    let (name, more) = args.split_first()?;
+    let is_step = name == "check" || steps::named(name).is_some();
+    more.first().map(String::as_str).filter(|_| is_step)
+}
+
 /// Returns the workspace's folder: the nearest parent folder with our ratchet.
 fn root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("cannot tell the current folder")?;
@@ -65,4 +76,22 @@ fn root() -> Result<PathBuf> {
         .find(|folder| folder.join(ratchet::PATH).is_file())
         .map(PathBuf::from)
         .with_context(|| format!("{} is not inside the linerate tree", here.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_takes_no_arguments_and_a_campaign_does() {
+        let surplus = |words: &str| {
+            let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+            surplus(&words).map(str::to_owned)
+        };
+        assert_eq!(surplus("test --lib").as_deref(), Some("--lib"));
+        assert_eq!(surplus("check now").as_deref(), Some("now"));
+        for allowed in ["", "test", "qemu --keep", "--help"] {
+            assert_eq!(surplus(allowed), None, "{allowed}");
+        }
+    }
 }

@@ -9,7 +9,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -30,7 +30,7 @@ const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"
 
 /// Builds the shipped tree with the C tools hidden.
 pub fn run(root: &Path) -> Result<String> {
-    let packages = shipped::tree(root, &SHIPPED)?;
+    let packages = shipped::tree(root, &SHIPPED, shipped::TARGET)?;
     let mut found = shipped::linking(root, &packages)?;
     let name = |package: &String| package.split(' ').next().unwrap_or_default().to_owned();
     found.extend(packages.iter().map(name).filter(|name| C_TOOLS.contains(&name.as_str())));
@@ -43,14 +43,14 @@ pub fn run(root: &Path) -> Result<String> {
 
     let target = cargo::target_dir(root).join("nocc");
     let path = bare_path(root, &target)?;
-    let mut command = Command::new(path.join("cargo"));
+    let mut command = cargo::within(path.join("cargo"), cargo::LIMIT);
     command.env_clear().env("PATH", &path).env("CARGO_TARGET_DIR", &target);
     for name in KEPT {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     // Build without optimisation: the step only checks that the build succeeds.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
-    command.current_dir(root).stdin(Stdio::null()).args(["build", "--locked", "--offline"]);
+    command.current_dir(root).args(["build", "--locked", "--offline"]);
     for name in SHIPPED {
         command.args(["--package", name]);
     }

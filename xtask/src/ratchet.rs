@@ -1,4 +1,5 @@
-//! The limits that can only become tighter: `xtask/ratchet.toml`.
+//! The limits in `xtask/ratchet.toml`: a step fails if the tree exceeds one. A change can raise a
+//! limit; the file's diff shows it.
 
 use std::fs;
 use std::path::Path;

@@ -10,6 +10,8 @@ mod aa;
 mod age;
 mod conditions;
 mod keep;
+mod number;
+mod plain;
 mod render;
 mod reported;
 mod scatter;
@@ -193,12 +195,17 @@ fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
     document.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
 }
 
+/// Returns true for the hash of a commit; a build of changed sources has `-dirty` behind it.
+fn is_hash(commit: &str) -> bool {
+    (7..=40).contains(&commit.len()) && commit.chars().all(|c| c.is_ascii_hexdigit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns a document with two cells, the second without a figure.
+    /// The experiment's file of [`document`].
     const FILE: &str = r#"
 title = "Buffers."
 device = "none"
@@ -210,10 +217,11 @@ metric = [
 ]
 "#;
 
+    /// Returns a document with two cells, the second without a figure.
     pub(super) fn document() -> Value {
         let metric = json!({
             "unit": "ticks/packet", "a": 8.733, "b": 2.316, "change_pct": -73.3, "ci95_pct": [-74.5, -73.2],
-            "n_pairs": 15, "verdict": "better", "better_when": "lower",
+            "n_pairs": 15, "verdict": "better", "better_when": "lower", "aa_half_width_pct": 2.5,
             "expected": {"change_pct": [-100, -75], "source": "x", "met": false, "certain": true},
         });
         json!({
@@ -293,5 +301,10 @@ metric = [
         let both = found(&[(path, "<svg/>"), ("docs/img/old.svg", &svg)]);
         assert!(both[0].to_string().contains("not what its document says"), "{both:?}");
         assert!(both[1].to_string().contains("old.svg:1: is shown by no mark"), "{both:?}");
+        let other = page.replace("ticks_per_packet,y", "y,ticks_per_packet");
+        let same = render::page("docs/y.md", &page, &mut documents).1;
+        assert!(same.is_empty(), "{same:?}");
+        let (_, wrong) = render::page("docs/y.md", &other, &mut documents);
+        assert!(wrong[0].to_string().contains("picture of another mark"), "{wrong:?}");
     }
 }

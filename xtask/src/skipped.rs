@@ -9,27 +9,48 @@ pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
+/// Returns true if a line of output reports a test that ran without one of its parts.
+pub fn in_part(line: &str) -> bool {
+    line.starts_with("skipped in part: ")
+}
+
 /// Returns true for a line of the harness about a failed test, or a line of cargo about a failed
 /// test program, which died by a signal or a time limit.
 pub fn failed(line: &str) -> bool {
-    (line.starts_with("test ") && line.ends_with("FAILED"))
-        || line.starts_with("error: test failed")
+    (line.starts_with("test ") && line.ends_with("FAILED")) || failed_program(line)
 }
 
-/// Returns the failed tests, by the harness's names; `None` if a test program died without naming
-/// one.
+/// Returns true for a line of cargo about a failed test program.
+fn failed_program(line: &str) -> bool {
+    line.starts_with("error: test failed") || line.starts_with("error: doctest failed")
+}
+
+/// Returns the failed tests, by the names that run each alone; `None` if a test program died, if
+/// the lines do not name as many tests as the programs counted, or if an example failed: its name
+/// has blanks, and rustdoc divides its arguments at blanks.
 pub fn failed_tests(lines: &[String]) -> Option<Vec<String>> {
-    let count = |head: &str| lines.iter().filter(|line| line.starts_with(head)).count();
     let named = |line: &String| {
         let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
-        Some(name.to_owned())
+        Some(name.strip_suffix(SHOULD_PANIC).unwrap_or(name).to_owned())
     };
-    let is_whole = count("error: test failed") <= count(FAILED_PROGRAM);
-    is_whole.then(|| lines.iter().filter_map(named).collect())
+    let names: Vec<String> = lines.iter().filter_map(named).collect();
+    let counts: Vec<usize> = lines.iter().filter_map(|line| failures(line)).collect();
+    let programs = lines.iter().filter(|line| failed_program(line)).count();
+    let is_whole = programs <= counts.len() && names.len() == counts.iter().sum::<usize>();
+    let has_example = names.iter().any(|name| name.contains(' '));
+    (is_whole && !has_example).then_some(names)
 }
 
 /// The last line of a test program with failed tests.
 const FAILED_PROGRAM: &str = "test result: FAILED";
+/// The ending that the harness adds to the name of a test that should panic.
+const SHOULD_PANIC: &str = " - should panic";
+
+/// Returns the number of failed tests, if `line` is the last one of a test program that has some.
+fn failures(line: &str) -> Option<usize> {
+    let (before, _) = line.strip_prefix(FAILED_PROGRAM)?.split_once(" failed")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
 
 /// Returns the test whose output follows, for the harness's line `---- tests::name stdout ----`.
 fn heads(line: &str) -> Option<&str> {
@@ -38,38 +59,48 @@ fn heads(line: &str) -> Option<&str> {
 
 /// Returns true if this module uses the line.
 pub fn matters(line: &str) -> bool {
-    says_so(line) || failed(line) || line.starts_with(FAILED_PROGRAM) || heads(line).is_some()
+    says_so(line)
+        || in_part(line)
+        || failed(line)
+        || line.starts_with(FAILED_PROGRAM)
+        || heads(line).is_some()
 }
 
-/// Returns the tests whose output reports that they were skipped.
-pub fn tests(lines: &[String]) -> BTreeSet<&str> {
+/// Returns the tests of whose output a line is as `is` says: [`says_so`] or [`in_part`].
+pub fn tests(lines: &[String], is: fn(&str) -> bool) -> BTreeSet<&str> {
     let mut now = None;
-    let mut skipped = BTreeSet::new();
+    let mut tests = BTreeSet::new();
     for line in lines {
         now = heads(line).or(now);
-        skipped.extend(now.filter(|_| says_so(line)));
+        tests.extend(now.filter(|_| is(line)));
     }
-    skipped
+    tests
 }
 
-/// Returns a line for each of `rows` (number and evidence) with skipped tests, with their number.
+/// Returns a line for each of `rows` (number and evidence) with skipped tests, with their number,
+/// and one for each with tests that were skipped in part.
 ///
 /// A harness says a test's path in its own program only: two tests of one path in different programs pass for one.
 pub fn lost<'a>(
     rows: impl Iterator<Item = (&'a str, Vec<&'a str>)>,
     skipped: &BTreeSet<&str>,
+    in_part: &BTreeSet<&str>,
 ) -> String {
-    let was_skipped = |named: &&str| {
-        let ends = |test: &&str| named.strip_suffix(test).is_some_and(|at| at.ends_with("::"));
-        skipped.iter().any(ends)
+    let is_of = |named: &str, tests: &BTreeSet<&str>| {
+        let ends = |test: &&str| named.strip_suffix(*test).is_some_and(|at| at.ends_with("::"));
+        tests.iter().any(ends)
     };
     let mut text = String::new();
     for (number, evidence) in rows {
         let tests: Vec<&str> = evidence.iter().filter_map(|e| e.strip_prefix("test: ")).collect();
-        let gone: Vec<&str> = tests.iter().copied().filter(was_skipped).collect();
-        if !gone.is_empty() {
-            let (n, of) = (gone.len(), tests.len());
-            text.push_str(&format!("  {number:<6} {n} of {of} tests: {}\n", gone.join(", ")));
+        let (gone, rest): (Vec<&str>, Vec<&str>) =
+            tests.iter().copied().partition(|test| is_of(test, skipped));
+        let partly: Vec<&str> = rest.into_iter().filter(|test| is_of(test, in_part)).collect();
+        for (found, how) in [(gone, ""), (partly, " in part")] {
+            if !found.is_empty() {
+                let (n, of, names) = (found.len(), tests.len(), found.join(", "));
+                text.push_str(&format!("  {number:<6} {n} of {of} tests{how}: {names}\n"));
+            }
         }
     }
     match text.is_empty() {
@@ -78,16 +109,16 @@ pub fn lost<'a>(
     }
 }
 
-/// Returns a line for each reason, with the number of tests skipped for it.
+/// Returns a line for each reason, with the number of tests skipped for it, whole or in part.
 pub fn summary(lines: &[String]) -> String {
     let mut reasons = BTreeMap::<&str, usize>::new();
-    for line in lines.iter().filter(|line| says_so(line)) {
+    for line in lines.iter().filter(|line| says_so(line) || in_part(line)) {
         *reasons.entry(line).or_default() += 1;
     }
     if reasons.is_empty() {
         return "skipped tests: none\n".into();
     }
-    let total: usize = reasons.values().sum();
+    let total = lines.iter().filter(|line| says_so(line)).count();
     let mut text = format!("skipped tests: {total}\n");
     for (line, n) in reasons {
         text.push_str(&format!("  {n:>3} x {line}\n"));
@@ -104,6 +135,8 @@ mod tests {
         let lines = ["skipped: not root", "skipped: no PMU", "skipped: not root", "ok"];
         let text = summary(&lines.map(String::from));
         assert_eq!(text, "skipped tests: 3\n    1 x skipped: no PMU\n    2 x skipped: not root\n");
+        let text = summary(&["skipped in part: no IPv6".into()]);
+        assert_eq!(text, "skipped tests: 0\n    1 x skipped in part: no IPv6\n");
     }
 
     #[test]
@@ -119,8 +152,11 @@ mod tests {
             "skipped: no tap",
         ];
         let lines = lines.map(String::from);
-        let skipped = tests(&lines);
+        assert!(lines.iter().all(|line| matters(line) || line == "something"));
+        let skipped = tests(&lines, says_so);
         assert_eq!(skipped, BTreeSet::from(["tap_crosses", "xdp::tests::rings"]));
+        let in_part = tests(&lines, in_part);
+        assert_eq!(in_part, BTreeSet::from(["ping_crosses"]));
         let rows = [
             ("S0.1", vec!["test: linerate_port::xdp::tests::rings", "lab: fabric"]),
             ("S0.2", vec!["test: linerate_tests::netns::ping_crosses"]),
@@ -128,14 +164,16 @@ mod tests {
             ("S0.4", vec!["test: x::ping_crosses", "test: linerate_tests::netns::tap_crosses"]),
             ("S0.5", vec!["test: linerate_tests::netns::no_tap_crosses"]),
         ];
-        let text = lost(rows.into_iter(), &skipped);
+        let text = lost(rows.into_iter(), &skipped, &in_part);
         assert_eq!(
             text,
             "rows of SPECIFICATION.md whose tests were skipped:\n\
              \x20 S0.1   1 of 1 tests: linerate_port::xdp::tests::rings\n\
-             \x20 S0.4   1 of 2 tests: linerate_tests::netns::tap_crosses\n"
+             \x20 S0.2   1 of 1 tests in part: linerate_tests::netns::ping_crosses\n\
+             \x20 S0.4   1 of 2 tests: linerate_tests::netns::tap_crosses\n\
+             \x20 S0.4   1 of 2 tests in part: x::ping_crosses\n"
         );
-        let none = lost([("S0.1", vec!["test: x::y"])].into_iter(), &skipped);
+        let none = lost([("S0.1", vec!["test: x::y"])].into_iter(), &skipped, &in_part);
         assert!(none.ends_with(": none\n"), "{none}");
     }
 
@@ -145,6 +183,7 @@ mod tests {
         assert!(!failed("test conformance::tests::rings ... ok"));
         assert!(!failed("test result: FAILED. 3 passed; 1 failed"));
         assert!(failed("error: test failed, to rerun pass `-p linerate-port --lib`"));
+        assert!(failed("error: doctest failed, to rerun pass `-p linerate-port --doc`"));
     }
 
     #[test]
@@ -156,6 +195,32 @@ mod tests {
         assert_eq!(failed_tests(&lines), Some(vec!["rings::wrap".to_owned()]));
         lines.push(program);
         assert_eq!(failed_tests(&lines), None);
+        lines.pop();
+        lines.push("error: doctest failed, to rerun pass `-p linerate-port --doc`".into());
+        assert_eq!(failed_tests(&lines), None, "a program of examples died");
+    }
+
+    #[test]
+    fn failed_tests_have_the_names_that_run_them_alone() {
+        let result = "test result: FAILED. 3 passed; 1 failed; 0 ignored";
+        let names = |line: &str| failed_tests(&[line.to_owned(), result.to_owned()]);
+        let should_panic = "test heap::tests::x - should panic ... FAILED";
+        assert_eq!(names(should_panic), Some(vec!["heap::tests::x".to_owned()]));
+        for example in ["x (line 3)", "x (line 3) - compile", "x (line 3) - should panic"] {
+            let line = format!("test crates/a/src/lib.rs - {example} ... FAILED");
+            assert_eq!(names(&line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_failed_test_whose_line_was_broken_leaves_no_names() {
+        let mut lines = vec![
+            "test a ... FAILED".to_owned(),
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored".to_owned(),
+        ];
+        assert_eq!(failed_tests(&lines), None);
+        lines.push("test b ... FAILED".into());
+        assert_eq!(failed_tests(&lines).map(|names| names.len()), Some(2));
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub const STEPS: [Step; 14] = [
     },
     Step {
         name: "msrv",
-        about: "the libraries build with the Rust that they promise",
+        about: "the libraries of the workspace's rust-version build with that Rust",
         act: msrv::run,
     },
     Step { name: "test", about: "every test, as the README says it", act: test },
@@ -136,7 +136,7 @@ const CAMPAIGNS: [Campaign; 9] = [
     },
     Campaign {
         name: "keep",
-        about: "puts the document of a run into results/ (RUN MACHINE)",
+        about: "puts the document of a run into results/ (RUN MACHINE [PART])",
         act: results::keep,
     },
     Campaign {
@@ -198,7 +198,7 @@ pub fn campaign(name: &str) -> Option<&'static Campaign> {
 pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result<bool> {
     let start = Instant::now();
     let done = (campaign.act)(root, args)?;
-    if done.skipped.is_empty() {
+    if done.skipped.is_empty() || !done.note.is_empty() {
         eprintln!("{}", row(campaign.name, true, start.elapsed(), &done.note));
     }
     done.skipped.iter().for_each(|line| eprintln!("{line}"));
@@ -283,15 +283,15 @@ fn test(root: &Path) -> Result<Done> {
     // it prints each test's output.
     command.args(["--locked", "--no-fail-fast", "--", "--show-output"]);
     command.envs(test_environment(root));
-    let (mut kept, error) = cargo::told(&mut command, skipped::matters)?;
-    let unstable = match error {
+    let (mut kept, failure) = cargo::told(&mut command, skipped::matters)?;
+    let unstable = match failure {
         None => String::new(),
-        Some(error) => {
-            let failed = skipped::failed_tests(&kept);
+        Some((error, code)) => {
+            let failed = skipped::failed_tests(&kept).filter(|_| code == TESTS_FAILED);
             let again = |alone: &[&str]| {
                 let mut command = cargo::cargo(root);
                 command.args(words(README_COMMANDS[1])).args(["--locked", "-q"]).args(alone);
-                cargo::quiet(command.envs(test_environment(root))).map(drop)
+                cargo::quiet(command.envs(test_environment(root)))
             };
             if let Err(again) = retry_alone(again, failed.as_deref()) {
                 kept.retain(|line| skipped::failed(line));
@@ -302,9 +302,12 @@ fn test(root: &Path) -> Result<Done> {
         }
     };
     let specification = fs::read_to_string(root.join(tidy::SPEC))?;
-    eprint!("{}", skipped::lost(tidy::rows(&specification), &skipped::tests(&kept)));
-    kept.retain(|line| skipped::says_so(line));
-    Ok(Done { note: format!("{} skipped{unstable}", kept.len()), skipped: kept })
+    let of = |is: fn(&str) -> bool| skipped::tests(&kept, is);
+    let rows = tidy::rows(&specification);
+    eprint!("{}", skipped::lost(rows, &of(skipped::says_so), &of(skipped::in_part)));
+    kept.retain(|line| skipped::says_so(line) || skipped::in_part(line));
+    let n = kept.iter().filter(|line| skipped::says_so(line)).count();
+    Ok(Done { note: format!("{n} skipped{unstable}"), skipped: kept })
 }
 
 /// Returns the environment of a run of all tests.
@@ -324,17 +327,29 @@ pub fn test_environment(root: &Path) -> [(&'static str, OsString); 2] {
 /// that wait for each other can be late; a wrong test fails again.
 const RETRIES: usize = 3;
 
-/// Runs the failed tests alone, one after the other, by `again`, which gets the arguments for that;
-/// `None` stands for a test program that died.
-pub fn retry_alone(again: impl Fn(&[&str]) -> Result<()>, failed: Option<&[String]>) -> Result<()> {
+/// Exit code of cargo after tests failed, and of no cargo that was stopped.
+pub const TESTS_FAILED: Option<i32> = Some(101);
+
+/// Runs the failed tests alone, one after the other, by `again`, which gets the arguments for that
+/// and returns the output. Fails for `None`: then [`skipped::failed_tests`] has no names.
+pub fn retry_alone(
+    again: impl Fn(&[&str]) -> Result<String>,
+    failed: Option<&[String]>,
+) -> Result<()> {
     let Some(failed) = failed.filter(|failed| !failed.is_empty()) else {
-        bail!("a program of tests did not end by itself");
+        bail!(
+            "the failed tests cannot be run alone: a test program did not end by itself or did not \
+             name each failed test, or one of them is an example in a comment"
+        );
     };
     for round in 1..=RETRIES {
         eprintln!("\nalone, {round} of {RETRIES}: {}", failed.join(", "));
         let mut alone = vec!["--", "--exact", "--test-threads=1"];
         alone.extend(failed.iter().map(String::as_str));
-        again(&alone)?;
+        let ran: usize = again(&alone)?.lines().filter_map(passed).sum();
+        if ran < failed.len() {
+            bail!("{ran} of {} failed tests could be run alone, by their names", failed.len());
+        }
     }
     Ok(())
 }
@@ -354,7 +369,10 @@ fn forward(root: &Path) -> Result<Done> {
     // is a failure.
     let mut command = cargo::cargo_within(root, "60s");
     command.envs(FAST);
-    cargo::streamed(command.args(words(README_COMMANDS[0])), |_| false)?;
+    let command = command.args(words(README_COMMANDS[0]));
+    if cargo::streamed(command, |line| line.starts_with("PASS: "))?.is_empty() {
+        bail!("`{}` printed no line `PASS: ...`: it verified no packet", README_COMMANDS[0]);
+    }
     Ok(Done::default())
 }
 
@@ -402,6 +420,18 @@ mod tests {
         let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; finished in 1s";
         assert_eq!(passed(line), Some(12));
         assert_eq!(passed("running 3 tests"), None);
+    }
+
+    #[test]
+    fn failed_test_is_unstable_only_if_it_ran_alone_and_passed() {
+        let failed = ["heap::tests::grows".to_owned()];
+        let alone = |n: usize, failed: Option<&[String]>| {
+            let output = format!("test result: ok. 0 passed;\ntest result: ok. {n} passed;\n");
+            retry_alone(|_| Ok(output.clone()), failed)
+        };
+        assert!(alone(1, Some(&failed[..])).is_ok());
+        assert!(alone(0, Some(&failed[..])).is_err(), "no test has this name");
+        assert!(alone(1, None).is_err() && alone(1, Some(&[])).is_err());
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::{Outcome, Place, is_here};
 use crate::cargo;
@@ -13,15 +14,23 @@ const FOREIGN: &str = "aarch64-unknown-linux-musl";
 const QEMU: &str = "qemu-aarch64";
 pub const PROGRAMS: [&str; 2] = ["linerate", "linerate-lab"];
 
+/// Time limit of the trial of a program, in the syntax of timeout(1).
+const LIMIT: &str = "10m";
+/// Number of packets that pass through a program for aarch64.
+const PACKETS: u64 = 10_000;
+
 /// Builds the programs for x86-64, and runs the first command that a new user would run.
 pub fn native(place: &Place) -> Result<Outcome> {
     if let Some(skipped) = absent(NATIVE) {
         return Ok(skipped);
     }
     let note = build(place, NATIVE)?;
-    let mut first = Command::new(place.built(NATIVE).join("linerate"));
-    cargo::quiet(first.arg("forward").env_clear())?;
-    Ok(Outcome::Done(format!("{note}; `linerate forward` verified every byte")))
+    let mut first = cargo::within(place.built(NATIVE).join("linerate"), LIMIT);
+    let said = cargo::quiet(first.arg("forward").env_clear())?;
+    let verdict = said.lines().find(|line| line.starts_with("PASS: "));
+    let verdict =
+        verdict.context("`linerate forward` printed no line `PASS: ...`: it verified no packet")?;
+    Ok(Outcome::Done(format!("{note}; `linerate forward`: {verdict}")))
 }
 
 /// Builds the programs for aarch64, and runs packets through them in QEMU's user mode.
@@ -35,10 +44,22 @@ pub fn foreign(place: &Place) -> Result<Outcome> {
             "{note}; not tried: there is no {QEMU} (apt-get install qemu-user)"
         )));
     }
-    let mut first = Command::new(QEMU);
+    let mut first = cargo::within(QEMU, LIMIT);
     first.arg(place.built(FOREIGN).join("linerate"));
-    cargo::quiet(first.args(["forward", "gen:,count=10k", "sink:", "--quiet"]))?;
-    Ok(Outcome::Done(format!("{note}; 10,000 packets passed in {QEMU}")))
+    first.args(["forward", &format!("gen:,count={PACKETS}"), "sink:", "--json"]);
+    let verified = verified(&cargo::quiet(&mut first)?)?;
+    if verified != PACKETS {
+        bail!("{verified} of {PACKETS} packets passed the aarch64 program in {QEMU}");
+    }
+    Ok(Outcome::Done(format!("{note}; {PACKETS} packets passed in {QEMU}")))
+}
+
+/// Returns the number of packets that a run's sink received unchanged, by the run's document.
+fn verified(document: &str) -> Result<u64> {
+    let document: Value =
+        serde_json::from_str(document).context("`linerate forward --json` printed no JSON")?;
+    // Packets that changed are counted apart, as `corrupted`.
+    document["verify"]["packets"].as_u64().context("the run verified no packet")
 }
 
 /// Builds unit tests that need no privilege for aarch64, and runs them in QEMU's user mode.
@@ -66,7 +87,7 @@ pub fn tests(place: &Place) -> Result<Outcome> {
 }
 
 /// Returns the reason why a target is unavailable, after trying to install it.
-fn absent(target: &str) -> Option<Outcome> {
+pub fn absent(target: &str) -> Option<Outcome> {
     let mut rustup = Command::new("rustup");
     let added =
         rustup.args(["target", "add", target]).output().is_ok_and(|out| out.status.success());
@@ -137,6 +158,13 @@ mod tests {
         assert_eq!(wants_loader(&own), Some(cfg!(target_env = "gnu")));
         assert_eq!(wants_loader(b"#!/bin/sh"), None);
         assert_eq!(wants_loader(&own[..60]), Some(false), "cut short: no panic");
+    }
+
+    #[test]
+    fn packets_that_arrived_unchanged_are_counted() {
+        let document = "{ \"verify\": { \"packets\": 10, \"corrupted\": 1 } }";
+        assert_eq!(verified(document).unwrap(), 10);
+        assert!(verified("{ \"verify\": null }").is_err() && verified("").is_err());
     }
 
     #[test]

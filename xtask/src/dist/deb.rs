@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::binaries::{NATIVE, PROGRAMS};
-use super::{Outcome, Place, is_here};
+use super::binaries::{NATIVE, PROGRAMS, absent};
+use super::{Outcome, Place, is_here, notices};
 use crate::cargo;
 
 const UNIT: &str = "linerate@.service";
@@ -85,9 +85,13 @@ pub fn package(place: &Place) -> Result<Outcome> {
         ));
     }
     let built = place.built(NATIVE);
-    for needed in PROGRAMS.into_iter().chain(["pages/man/linerate.1.gz"]) {
+    let written = ["pages/man/linerate.1.gz", notices::PATH];
+    for needed in PROGRAMS.into_iter().chain(written) {
         if !built.join(needed).is_file() {
-            bail!("{needed} is not built: run the steps static and pages before");
+            if let Some(Outcome::Skipped(_, fix)) = absent(NATIVE) {
+                return Ok(Outcome::Skipped("the static programs were not built", fix));
+            }
+            bail!("{needed} is not built: run the steps static, pages and notices before");
         }
     }
     let mut command = cargo::cargo(&place.root);
@@ -107,12 +111,13 @@ pub fn package(place: &Place) -> Result<Outcome> {
     )))
 }
 
-const WANTED: [&str; 7] = [
+const WANTED: [&str; 8] = [
     "./usr/bin/linerate\n",
     "./usr/bin/linerate-lab\n",
     "./usr/lib/systemd/system/linerate@.service\n",
     "./usr/share/man/man1/linerate-forward.1.gz\n",
     "./usr/share/bash-completion/completions/linerate\n",
+    "./usr/share/doc/linerate/THIRD-PARTY\n",
     "./usr/share/doc/linerate/copyright\n",
     "./usr/share/doc/linerate/examples/example.conf\n",
 ];

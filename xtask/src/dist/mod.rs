@@ -3,7 +3,7 @@
 //! ```text
 //! target/dist/  linerate-VERSION-TARGET, linerate-lab-VERSION-TARGET   static programs
 //!               linerate_VERSION_amd64.deb                             the same, man pages, completions, a unit
-//!               linerate-VERSION.cdx.json                              the packages in it (CycloneDX)
+//!               linerate-VERSION.cdx.json                              the packages that it is compiled from (CycloneDX)
 //!               SHA256SUMS                                             of all of these
 //! ```
 //!
@@ -11,6 +11,7 @@
 
 mod binaries;
 mod deb;
+mod notices;
 mod published;
 mod sbom;
 
@@ -26,7 +27,7 @@ use crate::steps::Done;
 /// One step: its name, a description, and its function.
 type Step = (&'static str, &'static str, fn(&Place) -> Result<Outcome>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     (
         "static",
         "x86-64 programs without a C library, and the first command of one",
@@ -43,9 +44,18 @@ const STEPS: [Step; 9] = [
         "man pages and completions of bash, zsh and fish, from the commands' definitions",
         deb::pages,
     ),
+    (
+        "notices",
+        "the foreign packages in the programs, with the texts of their licences",
+        notices::write,
+    ),
     ("unit", "the systemd unit, as systemd-analyze judges it", deb::unit),
     ("deb", "the Debian package (cargo-deb), and what is in it", deb::package),
-    ("sbom", "the foreign packages in the programs, with licences and checksums", sbom::write),
+    (
+        "sbom",
+        "the packages that the x86-64 programs are compiled from, with licences and checksums",
+        sbom::write,
+    ),
     (
         "package",
         "each crate to be published builds from what cargo would upload",
@@ -95,8 +105,11 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         bail!("there is no step {name}\n\n{}", help());
     }
     let out = cargo::target_dir(root).join("dist");
-    fs::create_dir_all(&out)?;
     let place = Place { root: root.to_owned(), out, version: version(root)?, baseline };
+    if only.is_empty() {
+        place.remove_old()?;
+    }
+    fs::create_dir_all(&place.out)?;
     let mut table = Vec::new();
     for (name, about, act) in STEPS {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
@@ -113,10 +126,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     if failed > 0 {
         bail!("{failed} of {} steps failed", table.len());
     }
-    Ok(Done::with(
-        format!("{sums} files and their SHA256SUMS in {}", place.out.display()),
-        Vec::new(),
-    ))
+    Ok(Done::from(format!("{sums} files and their SHA256SUMS in {}", place.out.display())))
 }
 
 fn help() -> String {
@@ -147,6 +157,25 @@ impl Place {
     /// Returns the folder in which cargo builds for a target.
     fn built(&self, target: &str) -> PathBuf {
         cargo::target_dir(&self.root).join(target).join("release")
+    }
+
+    /// Removes the files of an earlier run: if a step fails or is skipped, no later step may pack
+    /// or sum up an old file instead.
+    fn remove_old(&self) -> Result<()> {
+        if self.out.exists() {
+            fs::remove_dir_all(&self.out)?;
+        }
+        let built = self.built(binaries::NATIVE);
+        let pages = built.join("pages");
+        if pages.exists() {
+            fs::remove_dir_all(&pages)?;
+        }
+        for program in binaries::PROGRAMS.map(|name| built.join(name)) {
+            if program.exists() {
+                fs::remove_file(&program).with_context(|| program.display().to_string())?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the checksums of all files, and returns their number.

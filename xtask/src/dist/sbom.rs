@@ -1,4 +1,5 @@
-//! The software bill of materials: every package in the programs, as CycloneDX.
+//! The software bill of materials, as CycloneDX: every package that the x86-64 programs are
+//! compiled from, procedural macros and build dependencies included.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,27 +7,15 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::binaries::NATIVE;
 use super::{Outcome, Place};
 use crate::{cargo, shipped};
 
 /// Writes the list of packages.
 pub fn write(place: &Place) -> Result<Outcome> {
-    let parts = shipped::tree(&place.root, &["linerate-cli", "linerate-lab-cli"])?;
     let lock: toml::Table = fs::read_to_string(place.root.join("Cargo.lock"))?.parse()?;
-    let mut command = cargo::cargo(&place.root);
-    let metadata = cargo::quiet(command.args(["metadata", "--locked", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
-    let is_part = |package: &Value| {
-        let own = format!("{} v{}", word(package, "name"), word(package, "version"));
-        parts.iter().any(|part| part.split(" (").next() == Some(&own))
-    };
-    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
-    let sums = checksums(&lock);
-    let components: Vec<Value> = packages
-        .iter()
-        .filter(|package| is_part(package))
-        .map(|package| component(package, &sums))
-        .collect();
+    let (packages, sums) = (packages(place)?, checksums(&lock));
+    let components: Vec<Value> = packages.iter().map(|package| component(package, &sums)).collect();
     let document = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -43,7 +32,21 @@ pub fn write(place: &Place) -> Result<Outcome> {
     )))
 }
 
-fn word<'a>(package: &'a Value, key: &str) -> &'a str {
+/// Returns cargo's metadata of each package that the x86-64 programs are compiled from.
+pub fn packages(place: &Place) -> Result<Vec<Value>> {
+    let parts = shipped::tree(&place.root, &["linerate-cli", "linerate-lab-cli"], NATIVE)?;
+    let mut command = cargo::cargo(&place.root);
+    let metadata = cargo::quiet(command.args(["metadata", "--locked", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let is_part = |package: &Value| {
+        shipped::contains(&parts, word(package, "name"), word(package, "version"))
+    };
+    Ok(packages.iter().filter(|package| is_part(package)).cloned().collect())
+}
+
+/// Returns the text of a package's metadata with that key; empty if there is none.
+pub fn word<'a>(package: &'a Value, key: &str) -> &'a str {
     package[key].as_str().unwrap_or_default()
 }
 

@@ -116,6 +116,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     let mut build = cargo::cargo(root);
     cargo::quiet(build.args([
         "build",
+        "--locked",
         "--package=linerate-lines",
         "--package=linerate-lab-cli",
         "--package=linerate-cli",
@@ -181,12 +182,15 @@ impl Bounce {
         let bounce = Bounce { kernel, root, folder, plugin, kallsyms };
         eprintln!("qemu: bounce, the kernel's symbols ...");
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let options = format!("side=kallsyms kallsyms={}", listener.local_addr()?.port());
+        let address = listener.local_addr()?;
+        let options = format!("side=kallsyms kallsyms={}", address.port());
         let mut list = fs::File::create(&bounce.kallsyms)?;
         // The thread ends when the guest closes its connection, or with our process.
         let copy = thread::spawn(move || io::copy(&mut listener.accept()?.0, &mut list));
         let said = bounce.boot("bounce.symbols", &options, "", |_| {})?;
         ensure!(said.iter().any(|line| line == "done 0"), "the first boot did not end");
+        // Without a connection of the guest, the thread would wait for one: end its wait.
+        let _ = TcpStream::connect(address);
         let bytes = copy.join().map_err(|_| anyhow::anyhow!("no symbols came"))??;
         ensure!(bytes > 100_000, "{bytes} bytes of symbols came");
         Ok(bounce)

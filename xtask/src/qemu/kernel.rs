@@ -30,6 +30,7 @@ pub const WITH_CARDS: [Series; 2] =
 const NEWEST: Series = Series { name: "6.12", folder: "6.12", package: "linux-image-amd64" };
 
 /// A kernel that can be booted.
+#[derive(Clone)]
 pub struct Kernel {
     /// The kernel's series, as given on the command line.
     pub series: &'static str,
@@ -41,7 +42,7 @@ pub struct Kernel {
 impl Kernel {
     /// Returns the kernel of `series` from `cache`, after downloading it if necessary.
     ///
-    /// Nothing is looked for in the network once it is there: who wants a newer one deletes it.
+    /// A cached kernel is never updated; delete its folder to download a newer one.
     pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
         let folder = cache.join(series.folder);
         if !folder.exists() {

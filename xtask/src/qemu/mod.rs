@@ -8,10 +8,11 @@
 //!   ip, tc, ping … ─┘
 //! ```
 //!
-//! All kernels run at the same time, each on one emulated CPU: wherever this runs, at a tenth of
-//! the speed. An emulator or a kernel that is not installed is skipped with its reason and
-//! never fails the campaign.
+//! All kernels run at the same time, each on one emulated CPU, about ten times slower than the
+//! host. An emulator or a kernel that is not installed is skipped with its reason and never fails
+//! the campaign.
 
+mod again;
 mod apt;
 mod boot;
 mod bounce;
@@ -60,8 +61,6 @@ const BOOT_LIMIT: &str = "900s";
 const TABLE_LIMIT: &str = "2h";
 /// Number of slowest tests that are printed.
 const LONGEST: usize = 12;
-/// Most failed tests of a guest that are run again alone.
-const AGAIN_MAX: usize = 3;
 
 /// The options of the command line.
 struct Options {
@@ -83,24 +82,6 @@ struct Ran {
 /// kernel of their own. They take a minute or two after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
-}
-
-impl Ran {
-    /// Returns true if nothing but a few tests failed.
-    fn is_few(&self) -> bool {
-        let by_tests = |complaint: &String| complaint.starts_with("failed: ");
-        self.outcome.failed.len() <= AGAIN_MAX && self.complaints.iter().all(by_tests)
-    }
-}
-
-/// Runs the failed tests of `ran` again, alone: two guests at once delay each other, as the tests of the step `test`
-/// do.
-fn again(root: &Path, ran: &Ran) -> Result<()> {
-    let name = |test: &String| test.rsplit("::").next().unwrap_or(test).to_owned();
-    let only: Vec<String> = ran.outcome.failed.iter().map(name).collect();
-    println!("again, alone: {}", ran.outcome.failed.join(", "));
-    let series = ran.kernel.series.to_string();
-    run(root, &["--kernel".into(), series, "--only".into(), only.join(",")]).map(drop)
 }
 
 /// Runs the tests and scenarios in a guest for each kernel.
@@ -141,29 +122,11 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     rans.iter().for_each(|ran| {
         skipped.extend(ran.outcome.skipped.iter().map(|(_, why)| of(ran, why)));
     });
-    let complaints: usize = rans.iter().map(|ran| ran.complaints.len()).sum();
-    if complaints > 0 && options.series.len() > 1 && rans.iter().all(Ran::is_few) {
-        for ran in rans.iter().filter(|ran| !ran.complaints.is_empty()) {
-            again(root, ran)?;
-            skipped.push(format!(
-                "passed only alone: Linux {}: {}",
-                ran.kernel.series,
-                ran.outcome.failed.join(", ")
-            ));
-        }
-        return Ok(Done::with(String::new(), skipped));
-    }
-    if complaints > 0 {
-        let all: Vec<&str> =
-            rans.iter().flat_map(|ran| &ran.complaints).map(String::as_str).collect();
-        bail!(
-            "{complaints} complaints; the consoles are in {}\n{}",
-            folder.display(),
-            all.join("\n")
-        );
-    }
-    let passed: usize = rans.iter().map(|ran| ran.outcome.passed()).sum();
-    Ok(Done::with(format!("{passed} tests under {} kernels", rans.len()), skipped))
+    let unstable = again::retried(&rans, &load, &folder, &options)?;
+    // The tests that failed have passed alone.
+    let passed = |ran: &Ran| ran.outcome.passed() + ran.outcome.failed.len();
+    let passed: usize = rans.iter().map(passed).sum();
+    Ok(Done::with(format!("{passed} tests under {} kernels{unstable}", rans.len()), skipped))
 }
 
 /// Runs a guest for each of `kernels`, all at the same time.
@@ -211,7 +174,7 @@ fn one(
     } else {
         fs::remove_file(&file_system)?;
     }
-    let complaints = outcome.complaints(load.ends(), status);
+    let complaints = outcome.complaints(load.ends(), load.count(), status);
     Ok(Ran { kernel, outcome, complaints, took: start.elapsed() })
 }
 
@@ -270,7 +233,9 @@ fn impossible() -> Option<Done> {
         return Some(Done::skipped(why, "another machine"));
     }
     let needed = [(boot::QEMU, "qemu-system-x86"), ("xz", "xz-utils"), ("ldd", "libc-bin")];
-    let mut needed = needed.into_iter().chain(guest::NEEDED);
+    // The first is not needed if the variable names another emulator.
+    let own = usize::from(std::env::var_os(boot::OWN_QEMU).is_some());
+    let mut needed = needed.into_iter().skip(own).chain(guest::NEEDED);
     let (program, package) = needed.find(|(program, _)| cargo::located(program).is_none())?;
     Some(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")))
 }

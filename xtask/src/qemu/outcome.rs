@@ -11,8 +11,13 @@ use crate::qemu::laps::Laps;
 pub struct Outcome {
     /// Number of tests reported as passed, including skipped tests.
     passed: usize,
-    /// Failed tests, and programs that ended without reporting their tests.
+    /// Number of tests reported as ignored.
+    ignored: usize,
+    /// Failed tests.
     pub failed: Vec<String>,
+    /// Complaints that are no failed test: programs that died or were stopped, and a refused
+    /// setting.
+    faults: Vec<String>,
     /// Skipped tests, each with the reason.
     pub skipped: Vec<(String, String)>,
     /// Number of tests that have begun.
@@ -34,7 +39,9 @@ impl Outcome {
     pub fn new() -> Outcome {
         Outcome {
             passed: 0,
+            ignored: 0,
             failed: Vec::new(),
+            faults: Vec::new(),
             skipped: Vec::new(),
             begun: 0,
             programs: 0,
@@ -51,12 +58,20 @@ impl Outcome {
         if let Some(said) = line.strip_prefix("guest: ") {
             return self.guest(said, at);
         }
+        // A scenario that failed quotes what its programs printed, which may be lines of tests.
+        if line.starts_with("| ") {
+            return;
+        }
         if let Some(rest) = line.strip_prefix("test result: ") {
             self.tests.next("", at);
             let words = rest.split_whitespace();
-            let mut pairs = words.clone().zip(words.skip(1));
-            let passed = pairs.find(|(_, word)| *word == "passed;");
-            self.passed += passed.and_then(|(n, _)| n.parse().ok()).unwrap_or(0);
+            for (n, word) in words.clone().zip(words.skip(1)) {
+                match word {
+                    "passed;" => self.passed += n.parse().unwrap_or(0),
+                    "ignored;" => self.ignored += n.parse().unwrap_or(0),
+                    _ => {}
+                }
+            }
             return;
         }
         if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ..."))
@@ -80,6 +95,17 @@ impl Outcome {
         self.passed.saturating_sub(self.skipped.len())
     }
 
+    /// Returns the reason why this run does not show that the tests `failed` of another run pass
+    /// now: one of them was skipped, or fewer tests passed.
+    pub fn unproven(&self, failed: &[String]) -> Option<String> {
+        let skipped = self.skipped.iter().find(|(test, _)| failed.contains(test));
+        if let Some((test, why)) = skipped {
+            return Some(format!("{test} was skipped: {why}"));
+        }
+        let (passed, wanted) = (self.passed(), failed.len());
+        (passed < wanted).then(|| format!("{passed} tests passed, {wanted} had failed before"))
+    }
+
     fn guest(&mut self, said: &str, at: Duration) {
         let mut words = said.split_whitespace();
         match (words.next(), words.next(), words.next()) {
@@ -94,26 +120,36 @@ impl Outcome {
                 self.tests.next("", at);
                 let told = self.failed.iter().any(|test| test.starts_with(program));
                 // A program that reported a failed test ends with status 1 or 101; any other status
-                // is a failure of its own.
+                // is a fault of its own.
                 if status != "0" && !(told && matches!(status, "1" | "101")) {
-                    self.failed
+                    self.faults
                         .push(format!("{program} ended with status {status} in {}", self.test));
                 }
             }
+            (Some("not"), Some("set:"), Some(write)) => self.faults.push(format!(
+                "the kernel refused --write {write}: the file has another text (write a valid one)"
+            )),
             (Some("done"), status, _) => self.done = status.map(str::to_owned),
             _ => {}
         }
     }
 
-    /// Returns the reasons why the run has not passed, after QEMU ended with `status`.
+    /// Returns the reasons why the run has not passed, after QEMU ended with `status`: `programs`
+    /// should have ended, and `tests` begun.
     ///
     /// A guest that tells its status by the debug port ends QEMU with twice that and one; a guest
     /// without the port turns itself off, with 0. The mark on the console is asked for in any case.
-    pub fn complaints(&self, programs: usize, status: ExitStatus) -> Vec<String> {
+    pub fn complaints(&self, programs: usize, tests: usize, status: ExitStatus) -> Vec<String> {
         let mut complaints: Vec<String> =
             self.failed.iter().map(|what| format!("failed: {what}")).collect();
+        complaints.extend(self.faults.iter().cloned());
         if self.programs != programs {
             complaints.push(format!("{} of {programs} programs ended", self.programs));
+        }
+        // A line that another process breaks hides the beginning of a test, but not its result.
+        let begun = self.begun.max(self.passed + self.ignored + self.failed.len());
+        if begun < tests {
+            complaints.push(format!("{begun} of {tests} tests began"));
         }
         match (&self.done, status.code()) {
             (None, Some(124 | 137)) => complaints.push(format!("stopped in {}", self.test)),
@@ -158,10 +194,28 @@ mod tests {
         assert_eq!((said.passed(), said.begun), (1, 3));
         let skipped = [("port::b::c", "no PMU"), ("port::d", "not root")];
         assert_eq!(said.skipped, skipped.map(|(test, why)| (test.to_owned(), why.to_owned())));
-        assert_eq!(said.complaints(1, ended(PORT_PASSED)), [""; 0]);
-        assert_eq!(said.complaints(1, ended(0)), [""; 0], "a guest without the port");
-        assert_eq!(said.complaints(2, ended(0)), ["1 of 2 programs ended"]);
-        assert_eq!(said.complaints(1, ended(3)).len(), 1);
+        assert_eq!(said.complaints(1, 3, ended(PORT_PASSED)), [""; 0]);
+        assert_eq!(said.complaints(1, 3, ended(0)), [""; 0], "a guest without the port");
+        assert_eq!(said.complaints(2, 3, ended(0)), ["1 of 2 programs ended"]);
+        assert_eq!(said.complaints(1, 4, ended(0)), ["3 of 4 tests began"]);
+        assert_eq!(said.complaints(1, 3, ended(3)).len(), 1);
+        let failed = |tests: &[&str]| tests.iter().map(|&test| test.to_owned()).collect::<Vec<_>>();
+        assert_eq!(said.unproven(&failed(&["port::a"])), None);
+        let why = said.unproven(&failed(&["port::d"]));
+        assert_eq!(why.as_deref(), Some("port::d was skipped: not root"));
+        let why = said.unproven(&failed(&["port::a", "port::e"]));
+        assert_eq!(why.as_deref(), Some("1 tests passed, 2 had failed before"));
+    }
+
+    #[test]
+    fn ignored_test_whose_line_was_broken_has_begun() {
+        let said = outcome(
+            "guest: begin port\ntest a ... ok\n[ 1.2] v0: link up test b ... ignored\n\
+             test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured\nguest: end port 0\n\
+             guest: done 0",
+        );
+        assert_eq!((said.passed(), said.begun), (1, 1));
+        assert_eq!(said.complaints(1, 2, ended(PORT_PASSED)), [""; 0]);
     }
 
     #[test]
@@ -172,20 +226,39 @@ mod tests {
              guest: done 1",
         );
         assert_eq!(said.passed(), 7);
-        assert_eq!(said.complaints(1, ended(3)), ["failed: port::a"]);
+        assert_eq!(said.complaints(1, 8, ended(3)), ["failed: port::a"]);
     }
 
     #[test]
     fn a_program_that_is_stopped_is_named_with_its_last_test() {
         let said = outcome("guest: begin port\ntest a ... \nguest: end port 143\nguest: done 1");
-        let expected = ["failed: port ended with status 143 in port::a"];
-        assert_eq!(said.complaints(1, ended(3)), expected);
+        let expected = ["port ended with status 143 in port::a"];
+        assert_eq!(said.complaints(1, 1, ended(3)), expected);
+    }
+
+    #[test]
+    fn lines_that_a_failed_scenario_quotes_are_no_tests() {
+        let said = outcome(
+            "guest: begin scenarios\ntest rss ... the frames were reused\n\
+             | test a ... FAILED\n| skipped: no XDP\n| test result: FAILED. 0 passed; 1 failed\n\n\
+             FAILED\ntest result: 0 passed; 1 failed;\nguest: end scenarios 1\nguest: done 1",
+        );
+        assert_eq!((said.begun, said.skipped.len()), (1, 0));
+        assert_eq!(said.complaints(1, 1, ended(3)), ["failed: scenarios::rss"]);
+    }
+
+    #[test]
+    fn a_refused_setting_is_named() {
+        let said = outcome("guest: not set: /proc/x=7\nguest: done 1");
+        let complaints = said.complaints(0, 0, ended(3));
+        assert_eq!(complaints.len(), 1, "{complaints:?}");
+        assert!(complaints[0].starts_with("the kernel refused --write /proc/x=7: "));
     }
 
     #[test]
     fn a_guest_without_an_end_mark_did_not_pass() {
         let said = outcome("guest: begin port\ntest a ... ");
-        assert_eq!(said.complaints(0, ended(0)), ["the guest died in port::a: exit status: 0"]);
-        assert_eq!(said.complaints(0, ended(124)), ["stopped in port::a"]);
+        assert_eq!(said.complaints(0, 1, ended(0)), ["the guest died in port::a: exit status: 0"]);
+        assert_eq!(said.complaints(0, 1, ended(124)), ["stopped in port::a"]);
     }
 }

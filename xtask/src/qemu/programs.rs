@@ -51,7 +51,7 @@ pub struct Tests {
 
 /// Everything of this tree that a guest runs.
 pub struct Programs {
-    /// The test programs that have at least one test to run.
+    /// The test programs, built because each has at least one test to run.
     pub tests: Vec<Tests>,
     /// Names and paths of test programs that scenarios run.
     pub of_scenarios: Vec<(String, PathBuf)>,
@@ -65,7 +65,7 @@ impl Programs {
     /// parts in `only` are left out.
     pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
         let mut command = cargo::cargo(root);
-        command.args(["test", "--workspace", "--no-run"]);
+        command.args(["test", "--locked", "--workspace", "--no-run"]);
         command.arg("--message-format=json-render-diagnostics");
         let (mut tests, mut of_scenarios, mut linerate) = (Vec::new(), Vec::new(), None);
         for Built { name, path, manifest, test } in built(&cargo::quiet(&mut command)?) {
@@ -84,12 +84,24 @@ impl Programs {
         let linerate = linerate.context("cargo built no linerate")?;
         Ok(Programs { tests, of_scenarios, linerate })
     }
+
+    /// Returns the same programs with the numbers of tests for another filter. Programs without a
+    /// test are kept, because a scenario may run one.
+    pub fn narrowed(&self, only: &str) -> Result<Programs> {
+        let of = |tests: &Tests| -> Result<Tests> {
+            let count = count(&tests.path, only)?;
+            Ok(Tests { name: tests.name.clone(), path: tests.path.clone(), count })
+        };
+        let tests = self.tests.iter().map(of).collect::<Result<Vec<Tests>>>()?;
+        let (of_scenarios, linerate) = (self.of_scenarios.clone(), self.linerate.clone());
+        Ok(Programs { tests, of_scenarios, linerate })
+    }
 }
 
 /// Builds the library's test program of a package, and returns its path.
 pub fn library_tests(root: &Path, package: &str) -> Result<PathBuf> {
     let mut command = cargo::cargo(root);
-    command.args(["test", "--lib", "--no-run", "--package", package]);
+    command.args(["test", "--locked", "--lib", "--no-run", "--package", package]);
     command.arg("--message-format=json-render-diagnostics");
     let built = built(&cargo::quiet(&mut command)?);
     let tests =

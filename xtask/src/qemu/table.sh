@@ -37,7 +37,7 @@ nic_of() {
     nic=$(basename "$(dirname "$nic")")
 }
 
-# Starts linerate; `ended` ends it, and says if its ledger does not balance.
+# Starts linerate; `ended` ends it, and fails if its ledger does not balance. A run that this kernel refuses has no ledger.
 begun() {
     ports=$1
     shift
@@ -49,7 +49,12 @@ begun() {
 ended() {
     kill "$pid"
     wait "$pid"
-    grep -q '"in_flight":0,"balanced":true' own || { echo "guest: n/a linerate|$(cat own own.err)"; }
+    status=$?
+    grep -q '"in_flight":0,"balanced":true' own && return
+    kind=n/a
+    if [ "$status" -ge 128 ] || grep -q '"balanced":' own; then kind=wrong; fi
+    echo "guest: $kind linerate|exit status $status: $(cat own own.err | tr '\n' ' ')"
+    return 1
 }
 
 # A number of iperf3's document in the file `came`, from behind a key.

@@ -1,6 +1,7 @@
 //! `cargo xtask qemu irqs` and similar commands: a guest whose output is a table. Its init, a
-//! script of that name, prints `guest: cell PART|..|COLUMN|FIGURE` for each figure, and `guest: n/a
-//! WHAT|WHY` for each part that it could not run.
+//! script of that name, prints `guest: cell PART|..|COLUMN|FIGURE` for each figure, `guest: n/a
+//! WHAT|WHY` for each part that it could not run, and `guest: wrong WHAT|WHY` for each result that
+//! is wrong.
 //!
 //! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
 //! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
@@ -160,6 +161,7 @@ struct Told {
     rows: Vec<Row>,
     columns: Vec<String>,
     lacking: Vec<String>,
+    wrong: Vec<String>,
     applied: Vec<String>,
     /// Text that the guest printed, and a document that it gave.
     text: String,
@@ -188,7 +190,8 @@ impl Subject {
         let cache = kernel::cache(&target);
         fs::create_dir_all(&cache)?;
         let mut build = cargo::cargo(root);
-        build.arg("build").args(BUILT.iter().flat_map(|(package, _)| ["--package", package]));
+        build.args(["build", "--locked"]);
+        build.args(BUILT.iter().flat_map(|(package, _)| ["--package", package]));
         build.args(BUILT.iter().flat_map(|(_, program)| ["--bin", program]));
         cargo::quiet(&mut build)?;
         let tests = match self.tests {
@@ -210,6 +213,10 @@ impl Subject {
         print!("{}\n{}", self.title, table(&tolds));
         for (version, told) in &tolds {
             told.keep(&target.join("qemu").join(format!("{}.{version}.json.gz", self.name)))?;
+        }
+        let wrong = wrong(&tolds);
+        if !wrong.is_empty() {
+            bail!("{} wrong results\n{}", wrong.len(), wrong.join("\n"));
         }
         let rows: usize = tolds.iter().map(|(_, told)| told.rows.len()).sum();
         Ok(Done::with(format!("{rows} rows under {} kernels", tolds.len()), skipped))
@@ -311,6 +318,9 @@ impl Told {
         if let Some(lacking) = line.strip_prefix("n/a ") {
             self.lacking.push(lacking.replace('|', ": "));
         }
+        if let Some(wrong) = line.strip_prefix("wrong ") {
+            self.wrong.push(wrong.replace('|', ": "));
+        }
         if let Some(applied) = line.strip_prefix("set ") {
             self.applied.push(applied.to_owned());
         }
@@ -334,6 +344,15 @@ impl Told {
         }
         self.rows[at].figures.insert(column, figure);
     }
+}
+
+/// Returns the wrong results of all guests.
+fn wrong(tolds: &[(String, Told)]) -> Vec<String> {
+    let of = |(version, told): &(String, Told)| {
+        let lines = told.wrong.iter().map(|what| format!("Linux {version}: {what}"));
+        lines.collect::<Vec<_>>()
+    };
+    tolds.iter().flat_map(of).collect()
 }
 
 /// Formats a row for each of the guests' rows, with a group of columns for each kernel; "-" stands
@@ -432,8 +451,12 @@ mod tests {
                     "cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512\nhex 1f8b",
                 ),
             ),
-            ("6.12".into(), told("cell e1000|held|2000/s|5.0\ncell e1000|held|5000/s|9.0")),
+            (
+                "6.12".into(),
+                told("cell e1000|held|2000/s|5.0\nwrong cause|none\ncell e1000|held|5000/s|9.0"),
+            ),
         ];
+        assert_eq!(wrong(&tolds), ["Linux 6.12: cause: none"]);
         assert_eq!(tolds[0].1.document, [0x1f, 0x8b]);
         let text = table(&tolds);
         let words: Vec<Vec<&str>> =

@@ -47,7 +47,7 @@ tested() {
         done
     done
     exec 3>&-
-    wait "$pid" || echo "guest: n/a planted|$(cat own own.err)"
+    wait "$pid" || echo "guest: wrong planted|$(cat own own.err | tr '\n' ' ')"
     read -r _ received _ dropped _ said <own
     echo "guest: cell $row|$device kB/s|$rate"
     [ "$cap" != 1 ] || eval "org_$device=$rate"
@@ -85,7 +85,7 @@ for fault in 'driver of e1000' core none 'driver of veth'; do
         # Without batches there is no fault.
         expected=$fault
         [ "$cap" != 1 ] || expected=none
-        [ "$cause" = "$expected" ] || echo "guest: n/a cause with a cap of $cap|$cause was found, $expected was planted"
+        [ "$cause" = "$expected" ] || echo "guest: wrong cause with a cap of $cap|$cause was found, $expected was planted"
     done
 done
 echo "guest: done 0"

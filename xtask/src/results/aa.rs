@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::word;
@@ -33,6 +33,8 @@ const CELLS: [(&str, &str); 4] = [
 const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
+/// The warning of a run that had too few set-ups to distinguish any difference from chance.
+const TOO_FEW: &str = "W-FEW-PAIRS";
 
 /// Runs the experiments: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. Needs root,
 /// because two of the cells use hosts. When the time of `--for` is over, it reports the runs until
@@ -48,35 +50,63 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     }
     let kept = cargo::target_dir(root).join("aa");
     shorten(root, &kept)?;
-    let (begun, mut told) = (Instant::now(), Vec::new());
-    while told.len() < runs && limit.is_none_or(|limit| begun.elapsed() < limit) {
-        let (name, cell) = CELLS[told.len() % CELLS.len()];
+    let one = |i: usize| -> Result<Value> {
+        let (name, cell) = CELLS[i % CELLS.len()];
         let mut command = Command::new(&program);
         command.args(["lab", "run"]).arg(kept.join(name).with_extension("toml"));
         command.args(["--quick", "--json", "--only", cell]);
-        command.arg("--seed").arg(told.len().to_string()).arg("--dir").arg(&kept);
+        command.arg("--seed").arg(i.to_string()).arg("--dir").arg(&kept);
         let output =
             command.stderr(Stdio::inherit()).output().context("cannot start linerate-lab")?;
         // Status 4 means that rates were disturbed. The verdicts on costs are valid nevertheless.
         if !matches!(output.status.code(), Some(0 | 4)) {
-            bail!("run {} ended with {}: {command:?}", told.len() + 1, output.status);
+            bail!("run {} ended with {}: {command:?}", i + 1, output.status);
         }
-        let run: Value =
-            serde_json::from_slice(&output.stdout).context("it printed no document")?;
-        told.push(summary(&run));
+        serde_json::from_slice(&output.stdout).context("it printed no document")
+    };
+    let (told, failed) = all(runs, limit, one);
+    ended(&told, failed, out.as_deref())
+}
+
+/// Runs `one` for each number up to `runs`, until the time is over or a run fails; returns the
+/// summaries of the others, and the error.
+fn all(
+    runs: usize,
+    limit: Option<Duration>,
+    one: impl Fn(usize) -> Result<Value>,
+) -> (Vec<Value>, Option<Error>) {
+    let (begun, mut told) = (Instant::now(), Vec::new());
+    while told.len() < runs && limit.is_none_or(|limit| begun.elapsed() < limit) {
+        let (_, cell) = CELLS[told.len() % CELLS.len()];
+        match one(told.len()) {
+            Ok(run) => told.push(summary(&run)),
+            Err(error) => return (told, Some(error)),
+        }
         eprintln!("{} of {runs}, {cell}: {}", told.len(), in_short(&told));
     }
+    (told, None)
+}
+
+/// Writes the document of the runs. Fails if there is none, if one failed, or if they do not show
+/// what is promised.
+fn ended(told: &[Value], failed: Option<Error>, out: Option<&Path>) -> Result<Done> {
     if told.is_empty() {
-        bail!("no time for a single run");
+        return Err(failed.unwrap_or_else(|| anyhow!("no time for a single run")));
     }
-    let note = in_short(&told);
+    let (note, (wrong, able, bound)) = (in_short(told), counted(told));
     if let Some(out) = out {
-        let (wrong, bound) = counted(&told);
         let document = json!({
-            "schema": SCHEMA, "runs": told.len(), "false": wrong, "at_most": bound, "risk": RISK, "of": told,
+            "schema": SCHEMA, "runs": told.len(), "able": able, "false": wrong, "at_most": bound,
+            "risk": RISK, "of": told,
         });
-        fs::write(&out, format!("{document}\n"))
+        fs::write(out, format!("{document}\n"))
             .with_context(|| format!("cannot write {}", out.display()))?;
+    }
+    if let Some(error) = failed {
+        return Err(error.context(format!("a run failed ({note})")));
+    }
+    if bound > PROMISED {
+        bail!("{note}; if few verdicts are false, more runs show it: --runs {}", 2 * told.len());
     }
     Ok(Done::from(note))
 }
@@ -137,29 +167,40 @@ fn summary(run: &Value) -> Value {
                 effect["verdict"],
                 effect["change_pct"],
                 effect["ci95_pct"],
-                effect["n_pairs"]
+                effect["n_pairs"],
+                effect["n_set_ups"]
             ]);
             said.insert(format!("{}/{name}", at.join(" ")), told);
         }
     }
+    let list = |key: &str| run[key].as_array().into_iter().flatten();
+    let status: Vec<&str> = list("cells").map(|cell| word(cell, "/status")).collect();
+    let too_few = list("warnings").any(|warning| warning["code"] == TOO_FEW);
     json!({
         "started": word(run, "/run/started"), "commit": word(run, "/run/tool/commit"), "seed": run["run"]["seed"],
         "cpu": word(run, "/env/cpu"), "noise": run["env"]["noise"], "said": said,
+        "status": status, "too_few": too_few,
     })
 }
 
 /// Returns the number of runs with a verdict of better or worse in any metric, although the code is
-/// identical, and the exact upper bound of their share.
-fn counted(told: &[Value]) -> (usize, f64) {
-    let is_false = |effect: &Value| effect[0] == "better" || effect[0] == "worse";
-    let any =
-        |run: &&Value| run["said"].as_object().is_some_and(|said| said.values().any(is_false));
-    let wrong = told.iter().filter(any).count();
-    (wrong, at_most(wrong, told.len()))
+/// identical; the number of runs that could give one; and the exact upper bound of the share.
+fn counted(told: &[Value]) -> (usize, usize, f64) {
+    let any = |run: &Value, is: fn(&Value) -> bool| {
+        run["said"].as_object().is_some_and(|said| said.values().any(is))
+    };
+    let is_false = |run: &Value| any(run, |one| one[0] == "better" || one[0] == "worse");
+    let is_disturbed = |run: &Value| {
+        run["status"].as_array().is_some_and(|all| all.iter().any(|one| one == "inconclusive"))
+    };
+    let could = |run: &Value| any(run, |_| true) && run["too_few"] != true && !is_disturbed(run);
+    let wrong = told.iter().filter(|run| is_false(run)).count();
+    let able = told.iter().filter(|run| could(run) || is_false(run)).count();
+    (wrong, able, at_most(wrong, able))
 }
 
 fn in_short(told: &[Value]) -> String {
-    let (wrong, bound) = counted(told);
+    let (wrong, able, bound) = counted(told);
     let sames = |run: &Value| {
         run["said"]
             .as_object()
@@ -169,10 +210,10 @@ fn in_short(told: &[Value]) -> String {
         told.iter().map(|run| run["said"].as_object().map_or(0, serde_json::Map::len)).sum();
     let same: usize = told.iter().map(sames).sum();
     format!(
-        "{wrong} of {} runs called the same code better or worse; at most {:.1} % at 95 % ({}); {same} of {all} verdicts were same",
-        told.len(),
+        "{wrong} of {able} runs called the same code better or worse; at most {:.1} % at 95 % ({}); {} other runs could give no verdict; {same} of {all} verdicts were same",
         100.0 * bound,
         if bound <= PROMISED { "within 5 %" } else { "5 % is not shown" },
+        told.len() - able,
     )
 }
 
@@ -220,21 +261,62 @@ mod tests {
         assert!((at_most(3, 3) - 1.0).abs() < 1e-9);
     }
 
+    /// Returns the document of a run with these verdicts on CPU time and rate.
+    fn run(verdicts: [&str; 2]) -> Value {
+        let effect = |verdict: &str| json!({"verdict": verdict, "change_pct": 1.0, "ci95_pct": [0.5, 2.0], "n_pairs": 9, "n_set_ups": 9});
+        let metrics = json!({"cpu": effect(verdicts[0]), "rate": effect(verdicts[1])});
+        let cell = json!({"at": {"path": "null"}, "status": "ok", "metrics": metrics});
+        json!({"run": {"seed": 7}, "cells": [cell], "warnings": []})
+    }
+
     #[test]
     fn a_run_with_any_false_verdict_counts_once() {
-        let run = |verdicts: [&str; 2]| {
-            let effect = |verdict: &str| json!({"verdict": verdict, "change_pct": 1.0, "ci95_pct": [0.5, 2.0], "n_pairs": 9});
-            let metrics = json!({"cpu": effect(verdicts[0]), "rate": effect(verdicts[1])});
-            summary(
-                &json!({"run": {"seed": 7}, "cells": [{"at": {"path": "null"}, "metrics": metrics}]}),
-            )
-        };
-        let told = [run(["better", "worse"]), run(["same", "unclear"]), run(["same", "same"])];
+        let all = [["better", "worse"], ["same", "unclear"], ["same", "same"]];
+        let told = all.map(|verdicts| summary(&run(verdicts)));
         assert_eq!(counted(&told).0, 1);
-        assert_eq!(told[0]["said"]["null/cpu"], json!(["better", 1.0, [0.5, 2.0], 9]));
+        assert_eq!(told[0]["said"]["null/cpu"], json!(["better", 1.0, [0.5, 2.0], 9, 9]));
         let said = in_short(&told);
         assert!(said.starts_with("1 of 3 runs") && said.contains("5 % is not shown"), "{said}");
         assert!(said.ends_with("3 of 6 verdicts were same"), "{said}");
+    }
+
+    #[test]
+    fn a_run_that_can_give_no_verdict_is_not_counted() {
+        let whole = run(["same", "unclear"]);
+        let with = |pointer: &str, value: Value| {
+            let mut run = whole.clone();
+            *run.pointer_mut(pointer).unwrap() = value;
+            summary(&run)
+        };
+        let few = with("/warnings", json!([{"code": "W-FEW-PAIRS"}]));
+        let disturbed = with("/cells/0/status", "inconclusive".into());
+        let none = with("/cells/0/metrics", json!({}));
+        let mut is_false = run(["better", "unclear"]);
+        is_false["cells"][0]["status"] = "inconclusive".into();
+        let told = [few, disturbed, none, summary(&whole), summary(&is_false)];
+        let (wrong, able, bound) = counted(&told);
+        assert_eq!((wrong, able, bound), (1, 2, at_most(1, 2)), "false verdicts always count");
+        assert!(in_short(&told).contains("3 other runs could give no verdict"));
+    }
+
+    #[test]
+    fn runs_before_a_failure_are_kept_and_an_unshown_promise_is_an_error() {
+        let out = std::env::temp_dir().join(format!("linerate-aa-{}.json", std::process::id()));
+        let is_third = |i: usize| match i {
+            2 => bail!("broken"),
+            _ => Ok(run(["same", "same"])),
+        };
+        let (told, failed) = all(5, None, is_third);
+        let error = format!("{:#}", ended(&told, failed, Some(&out)).err().unwrap());
+        assert!(error.contains("broken"), "{error}");
+        let document: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        assert_eq!((&document["runs"], &document["able"]), (&json!(2), &json!(2)));
+        fs::remove_file(&out).unwrap();
+        let quiet = |_: usize| Ok(run(["same", "same"]));
+        let (few, failed) = all(58, None, quiet);
+        assert!(ended(&few, failed, None).err().unwrap().to_string().contains("not shown"));
+        let (enough, failed) = all(59, None, quiet);
+        assert!(ended(&enough, failed, None).is_ok());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::render::number;
-use super::{ENDING, FOLDER, file, word};
+use super::number::{median, number};
+use super::{ENDING, FOLDER, file, is_hash, word};
 
 /// The figures of whole sides, which no experiment's file defines.
 const HEADS: [(&str, &str); 1] =
@@ -13,38 +13,67 @@ const HEADS: [(&str, &str); 1] =
 /// The beginning of a definition that refers to the metric before it.
 const SAME: &str = "The same";
 
-/// Returns the definition of a metric, with the definitions that it refers to, and the tool, the workload and the
-/// device of its document.
+/// Returns the text of [`subject`].
 pub fn stated(document: &Value, metric: &str) -> Result<String> {
-    let (mut defined, names) = (Vec::new(), metric.split(','));
-    for name in names {
-        defined.push(definition(document, name)?);
-    }
-    let id = said(document, "/experiment/id")?;
-    let (version, title) = (said(document, "/run/tool/version")?, text(document, "title")?);
-    let device = text(document, "device")?;
-    Ok(format!(
-        "{}\n\nTool: `linerate lab run {id}`, version {version}. Workload: {title}. Device: {device}.",
-        defined.join(" ")
-    ))
+    let [defined, id, title, device] = subject(document, metric)?;
+    Ok(format!("{defined}\n\nTool: `linerate lab run {id}`. Workload: {title}. Device: {device}."))
 }
 
-/// Returns the source of a figure: a link to the document, with CPU, clock, kernel, date, commit and noise.
-pub fn source(machine: &str, document: &Value, up: &str) -> Result<String> {
-    let noise = &document["env"]["noise"]["aa_half_width_pct"];
+/// Returns what a document measures: the definitions of metrics, with those that they refer to, the
+/// experiment, the workload and the device.
+pub fn subject(document: &Value, metric: &str) -> Result<[String; 4]> {
+    let mut defined = Vec::new();
+    for name in metric.split(',') {
+        defined.push(definition(document, name)?);
+    }
+    let id = said(document, "/experiment/id")?.to_owned();
+    Ok([defined.join(" "), id, text(document, "title")?, text(document, "device")?])
+}
+
+/// Returns the source of a figure: a link to the document, with CPU, clock, kernel, date, version
+/// and commit of the tool, and the noise of the metric in `cells`.
+pub fn source(
+    machine: &str,
+    document: &Value,
+    up: &str,
+    metric: &str,
+    cells: &[&Value],
+) -> Result<String> {
+    let commit = said(document, "/run/tool/commit")?;
+    if !is_hash(commit) {
+        bail!("{machine}: {commit} is no commit: run a build of a commit, with nothing changed");
+    }
     let mhz = document["env"]["mhz"].as_f64().context("the document does not say /env/mhz")?;
     let virt =
         document["env"]["virt"].as_str().map_or(String::new(), |virt| format!(" under {virt}"));
     Ok(format!(
-        "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {} MHz, {}{virt}, {}, commit {:.7}, median A/A ±{} %",
+        "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {} MHz, {}{virt}, {}, version {}, commit {commit:.7}{}",
         said(document, "/experiment/id")?,
         said(document, "/env/cpu")?,
         number(mhz),
         said(document, "/env/kernel")?,
         said(document, "/run/started")?.split('T').next().unwrap_or_default(),
-        said(document, "/run/tool/commit")?,
-        noise.as_f64().map_or("-".to_owned(), number),
+        said(document, "/run/tool/version")?,
+        noise(metric, cells),
     ))
+}
+
+/// Returns the noise of one metric or several: the median of what identical code differed by in the
+/// cells. A figure of whole sides has none.
+fn noise(metric: &str, cells: &[&Value]) -> String {
+    if metric.starts_with("head:") {
+        return String::new();
+    }
+    let of = |name: &str| {
+        let all = cells.iter().map(|cell| cell["metrics"][name]["aa_half_width_pct"].as_f64());
+        let mut all: Vec<f64> = all.flatten().collect();
+        let whose = if name == metric { String::new() } else { format!(" of {name}") };
+        match median(&mut all) {
+            Some(pct) => format!(", median A/A{whose} ±{} %", number(pct)),
+            None => format!(", no A/A{whose}"),
+        }
+    };
+    metric.split(',').map(of).collect()
 }
 
 /// Returns the definition of a metric by the experiment's file, after the one that it refers to.
@@ -98,22 +127,25 @@ mod tests {
         let told = stated(&whole, "ticks_per_packet").unwrap();
         for part in [
             "`ticks_per_packet`: Ticks",
-            "`linerate lab run buffers`, version 0.1.0",
+            "`linerate lab run buffers`",
             "Workload: Buffers.",
             "Device: none.",
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
-        let from = source("amd", &whole, "../").unwrap();
-        for part in
-            ["(../results/amd/buffers.json.gz)", "AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, "]
-        {
+        let from = source("amd", &whole, "../", "ticks_per_packet", &[]).unwrap();
+        for part in [
+            "(../results/amd/buffers.json.gz)",
+            "AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, ",
+            ", version 0.1.0, commit ada9ede",
+        ] {
             assert!(from.contains(part), "{part}: {from}");
         }
         let without = |pointer: &str| {
             let mut document = whole.clone();
             *document.pointer_mut(pointer).unwrap() = json!(null);
-            stated(&document, "ticks_per_packet").is_err() || source("amd", &document, "").is_err()
+            stated(&document, "ticks_per_packet").is_err()
+                || source("amd", &document, "", "ticks_per_packet", &[]).is_err()
         };
         for pointer in [
             "/run/tool/version",
@@ -134,6 +166,26 @@ mod tests {
             assert!(stated(&document, "ticks_per_packet").is_err(), "{key}");
         }
         assert!(stated(&whole, "head:memory_bytes").is_ok() && stated(&whole, "head:x").is_err());
+    }
+
+    #[test]
+    fn figure_of_a_build_of_changed_sources_is_refused() {
+        let mut changed = document();
+        changed["run"]["tool"]["commit"] = "ada9edeeca8c-dirty".into();
+        let error = source("amd", &changed, "", "ticks_per_packet", &[]).unwrap_err();
+        assert!(error.to_string().contains("-dirty"), "{error}");
+    }
+
+    #[test]
+    fn noise_is_that_of_the_metric_in_the_cells_of_the_table() {
+        let cell = |x: f64, y: f64| json!({"metrics": {"x": {"aa_half_width_pct": x}, "y": {"aa_half_width_pct": y}, "z": {}}});
+        let cells = [cell(1.0, 10.0), cell(3.0, 30.0), json!({"metrics": {}})];
+        let cells: Vec<&Value> = cells.iter().collect();
+        assert_eq!(noise("x", &cells), ", median A/A ±2.00 %");
+        assert_eq!(noise("x", &cells[1..]), ", median A/A ±3.00 %");
+        assert_eq!(noise("x,z", &cells), ", median A/A of x ±2.00 %, no A/A of z");
+        assert_eq!(noise("z", &cells), ", no A/A");
+        assert_eq!(noise("head:memory_bytes", &cells), "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{ENDING, FOLDER, SCHEMA};
+use super::{ENDING, FOLDER, SCHEMA, is_hash, word};
 use crate::steps::Done;
 
 /// Keys of the environment that identify a machine and do not affect any figure.
@@ -17,18 +17,26 @@ const OF_A_MACHINE: [&str; 4] = ["irq_affinity", "cmdline", "load", "psi"];
 /// machine.
 const PRIVATE: [&str; 5] = ["home", "root", "tmp", "work", "srv"];
 
-/// Stores a run: `keep RUN MACHINE`, with the run's `run.json` or its directory.
+/// Stores a run: `keep RUN MACHINE [PART]`, with the run's `run.json` or its directory.
 ///
-/// MACHINE is the make of the CPU, its family and its model: `amd-family26-model2`.
+/// MACHINE is the make of the CPU, its family and its model: `amd-family26-model2`. PART names the
+/// cells of a run that has only some of its experiment's, so that it does not replace the others'
+/// document: `packet` makes `coalesce-packet.json.gz`.
 pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
-    let [run, machine] = args else {
-        bail!(
-            "cargo xtask keep RUN MACHINE, as in: cargo xtask keep lab/20261122T134312Z-pool amd-family26-model2"
-        );
+    let (run, machine, part) = match args {
+        [run, machine] => (run, machine, None),
+        [run, machine, part] => (run, machine, Some(part)),
+        _ => bail!(
+            "cargo xtask keep RUN MACHINE [PART], as in: cargo xtask keep lab/20261122T134312Z-pool amd-family26-model2"
+        ),
     };
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if machine.is_empty() || !machine.chars().all(is_plain) {
-        bail!("{machine} is not of small letters, digits and hyphens, as amd-family26-model2 is");
+    for word in [machine].into_iter().chain(part) {
+        if word.is_empty() || !word.chars().all(is_plain) {
+            bail!(
+                "{word:?} is not of small letters, digits and hyphens, as amd-family26-model2 is"
+            );
+        }
     }
     let run = Path::new(run);
     let path = if run.is_dir() { run.join("run.json") } else { run.into() };
@@ -43,6 +51,13 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
     if document["schema"] != SCHEMA || document["run"]["complete"] != true {
         bail!("{} is not the document of a complete run", path.display());
     }
+    let commit = word(&document, "/run/tool/commit");
+    if !is_hash(commit) {
+        bail!(
+            "{} was measured by a build of {commit:?}, which is no commit: commit the sources, build and run again",
+            path.display()
+        );
+    }
     strip(&mut document);
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if let Some(name) = private(&document.to_string(), host.trim()) {
@@ -52,7 +67,8 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
     if experiment.is_empty() || !experiment.chars().all(is_plain) {
         bail!("{} does not say of which experiment it is", path.display());
     }
-    let to = root.join(FOLDER).join(machine).join(format!("{experiment}{ENDING}"));
+    let part = part.map(|part| format!("-{part}")).unwrap_or_default();
+    let to = root.join(FOLDER).join(machine).join(format!("{experiment}{part}{ENDING}"));
     fs::create_dir_all(to.parent().unwrap_or(root))?;
     pack(&document, &to)?;
     let bytes = fs::metadata(&to)?.len();
@@ -157,9 +173,17 @@ mod tests {
         assert!(refused(&["gone", "amd"]).unwrap().contains("--resume"));
         assert!(refused(&[&run, "amd"]).unwrap().contains("complete run"));
         document["run"]["complete"] = true.into();
+        let commit = document["run"]["tool"]["commit"].take();
+        document["run"]["tool"]["commit"] = "ada9edeeca8c-dirty".into();
+        fs::write(&run, document.to_string()).unwrap();
+        assert!(refused(&[&run, "amd"]).unwrap().contains("-dirty"));
+        document["run"]["tool"]["commit"] = commit;
         fs::write(&run, document.to_string()).unwrap();
         assert_eq!(refused(&[folder.to_str().unwrap(), "amd"]), None);
         assert!(folder.join("results/amd/buffers.json.gz").exists());
+        assert!(refused(&[&run, "amd", "a part"]).unwrap().contains("small letters"));
+        assert_eq!(refused(&[&run, "amd", "ring"]), None);
+        assert!(folder.join("results/amd/buffers-ring.json.gz").exists());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

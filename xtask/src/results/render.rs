@@ -16,7 +16,9 @@
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::conditions::{definition, source, stated};
+use super::conditions::{definition, source, stated, subject};
+use super::number::{number, signed};
+use super::plain::plain;
 use super::scatter::REACHED_PCT;
 use super::{Documents, scatter, word};
 use crate::tidy::Finding;
@@ -59,19 +61,29 @@ pub fn has_blocks(text: &str) -> bool {
 /// Returns the page with every table rendered, and the errors found.
 pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, Vec<Finding>) {
     let (mut out, mut found) = (String::with_capacity(text.len()), Vec::new());
-    let (mut lines, mut fenced) = (text.lines().enumerate(), false);
+    let (mut lines, mut fenced) = (text.lines().enumerate().peekable(), false);
     while let Some((i, line)) = lines.next() {
         out += line;
         out.push('\n');
         fenced ^= line.starts_with("```");
         let Some(asked) = line.strip_prefix(BEGIN).filter(|_| !fenced) else { continue };
-        let old: Vec<&str> =
-            lines.by_ref().map(|(_, line)| line).take_while(|line| *line != END).collect();
+        let mut old = String::new();
+        let is_inside = |line: &str| line != END && !line.starts_with(BEGIN);
+        while let Some((_, line)) = lines.next_if(|(_, line)| is_inside(line)) {
+            old += line;
+            old.push('\n');
+        }
+        // Without its end, the rest of the page would be lost.
+        if lines.next_if(|(_, line)| *line == END).is_none() {
+            found.push(Finding::at(path, i + 1, format!("no {END} behind this mark")));
+            out += &old;
+            continue;
+        }
         match Block::parse(asked).and_then(|block| block.render(path, documents)) {
             Ok(table) => out += &table,
             Err(e) => {
                 found.push(Finding::at(path, i + 1, format!("{e:#}")));
-                old.iter().for_each(|line| out += &format!("{line}\n"));
+                out += &old;
             }
         }
         out += END;
@@ -109,57 +121,92 @@ impl<'a> Block<'a> {
 
     /// Returns the table, followed by its conditions and the documents from which it is rendered.
     fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
-        let mut rows: Vec<(&Value, Vec<String>)> = Vec::new();
         let first = documents.get(self.machines[0], self.experiment)?.clone();
-        let cells = first["cells"].as_array().context("the document has no cells")?;
-        rows.extend(
-            cells
-                .iter()
-                .map(|cell| &cell["at"])
-                .filter(|at| self.wants(at))
-                .map(|at| (at, Vec::new())),
-        );
-        if rows.is_empty() {
-            bail!("no cell of {} is like that", self.experiment);
-        }
-        let mut sources = String::new();
-        let has_latency = self.has_latency(&first);
         let up = "../".repeat(page.matches('/').count());
+        let has_latency = self.has_latency(&first);
+        let conditions = self.conditions(documents, &first, has_latency, &up)?;
+        let table = match self.style {
+            Style::Scatter => self.scattered(documents, &first, &up)?,
+            _ => self.table(documents, &first, has_latency)?,
+        };
+        Ok(format!("{table}\n{conditions}\n\n"))
+    }
+
+    /// Returns the table, with a row for each cell of the first document.
+    fn table(
+        &self,
+        documents: &mut Documents<'_>,
+        first: &Value,
+        has_latency: bool,
+    ) -> Result<String> {
+        let cells = self.cells(first)?;
+        let mut rows: Vec<(&Value, Vec<String>)> =
+            cells.iter().map(|cell| (&cell["at"], Vec::new())).collect();
         for machine in &self.machines {
             let document = documents.get(machine, self.experiment)?;
             for (at, columns) in &mut rows {
                 columns.push(self.figure(document, at));
                 columns.extend(has_latency.then(|| latency(document, at)));
             }
-            sources += if sources.is_empty() { "" } else { "; " };
-            sources += &source(machine, document, &up)?;
         }
-        if self.style != Style::Scatter
-            && !self.metric.starts_with("head:")
-            && !cells.iter().any(|cell| cell["metrics"].get(self.metric).is_some())
-        {
-            bail!("no cell of {} has {}", self.experiment, self.metric);
-        }
-        let beside = if has_latency { format!(",{}", LATENCY[1]) } else { String::new() };
-        let stated = stated(&first, &format!("{}{beside}", self.metric))?;
-        if self.style == Style::Scatter {
-            let cells = cells.iter().filter(|cell| self.wants(&cell["at"]));
-            let metrics =
-                self.metric.split_once(',').context("a scatter is of two metrics: X,Y")?;
-            let (table, picture) =
-                scatter::draw(&first, &cells.collect::<Vec<_>>(), metrics.into())?;
-            let path = scatter::path(self.experiment, &self.levels)?;
-            let shown = format!("![{}]({up}{path})", self.metric.replace(',', " and "));
-            documents.pictures.insert(path, picture);
-            return Ok(format!("\n{shown}\n\n{table}\n{stated}\nFrom {sources}.\n\n"));
-        }
-        let columns = self.columns(&first, has_latency);
+        let columns = self.columns(first, has_latency);
         let mut table = format!("\n| {} |\n", columns.join(" | "));
         table += &format!("|{}\n", "---|".repeat(columns.len()));
         for (at, columns) in rows {
             table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
         }
-        Ok(format!("{table}\n{stated}\nFrom {sources}.\n\n"))
+        Ok(table)
+    }
+
+    /// Adds the picture of the first document to those of the pages, and returns the picture's link
+    /// and table.
+    fn scattered(&self, documents: &mut Documents<'_>, first: &Value, up: &str) -> Result<String> {
+        let metrics = self.metric.split_once(',').context("a scatter is of two metrics: X,Y")?;
+        let (table, picture) = scatter::draw(first, &self.cells(first)?, metrics.into())?;
+        let path = scatter::path(self.experiment, &self.levels)?;
+        if documents.pictures.get(&path).is_some_and(|known| *known != picture) {
+            bail!("{path} is the picture of another mark, of other figures at the same levels");
+        }
+        documents.pictures.insert(path.clone(), picture);
+        Ok(format!("\n![{}]({up}{path})\n\n{table}", self.metric.replace(',', " and ")))
+    }
+
+    /// Returns the text below a table: what its figures are, and the documents that have them.
+    fn conditions(
+        &self,
+        documents: &mut Documents<'_>,
+        first: &Value,
+        has_latency: bool,
+        up: &str,
+    ) -> Result<String> {
+        let beside = if has_latency { format!(",{}", LATENCY[1]) } else { String::new() };
+        let metrics = format!("{}{beside}", self.metric);
+        let is_of_cells = self.style != Style::Scatter && !self.metric.starts_with("head:");
+        let mut sources = Vec::new();
+        for machine in &self.machines {
+            let document = documents.get(machine, self.experiment)?;
+            let cells = self.cells(document).with_context(|| (*machine).to_owned())?;
+            let mut all = document["cells"].as_array().into_iter().flatten();
+            if is_of_cells && !all.any(|cell| cell["metrics"].get(self.metric).is_some()) {
+                bail!("no cell of {} has {} on {machine}", self.experiment, self.metric);
+            }
+            if subject(document, &metrics)? != subject(first, &metrics)? {
+                let of = self.machines[0];
+                bail!("{machine} has another experiment, workload or device than {of}");
+            }
+            sources.push(source(machine, document, up, self.metric, &cells)?);
+        }
+        Ok(format!("{}\nFrom {}.", stated(first, &metrics)?, sources.join("; ")))
+    }
+
+    /// Returns the cells of a document that the mark asks for.
+    fn cells<'d>(&self, document: &'d Value) -> Result<Vec<&'d Value>> {
+        let cells = document["cells"].as_array().context("the document has no cells")?;
+        let cells: Vec<&Value> = cells.iter().filter(|cell| self.wants(&cell["at"])).collect();
+        if cells.is_empty() {
+            bail!("no cell of {} is like that", self.experiment);
+        }
+        Ok(cells)
     }
 
     /// Returns the heads of the columns, that of the rows' names first.
@@ -203,13 +250,16 @@ impl<'a> Block<'a> {
     fn figure(&self, document: &Value, at: &Value) -> String {
         let cells = document["cells"].as_array();
         let Some(cell) = cells.and_then(|cells| cells.iter().find(|cell| cell["at"] == *at)) else {
-            return "not run".to_owned();
+            return self.without_figures("not run");
         };
+        // In a plain table each side has a column, and three more follow.
+        let (between, rest) =
+            if self.style == Style::Plain { ("|", " | – | – | –") } else { ("→", "") };
         if let Some(name) = self.metric.strip_prefix("head:") {
             let [a, b] = ["a", "b"].map(|side| of_side(document, at, side, name));
             return match a.zip(b) {
-                Some((a, b)) => format!("{} → {}", number(a), number(b)),
-                None => "-".to_owned(),
+                Some((a, b)) => format!("{} {between} {}{rest}", number(a), number(b)),
+                None => self.without_figures("-"),
             };
         }
         let effect = &cell["metrics"][self.metric];
@@ -220,12 +270,16 @@ impl<'a> Block<'a> {
             };
             let sides = ["a", "b"].map(side);
             if sides.contains(&None) {
-                let between = if self.style == Style::Plain { "|" } else { "→" };
                 let [a, b] = sides.map(|side| side.unwrap_or_else(|| "–".to_owned()));
-                return format!("{a} {between} {b}");
+                return format!("{a} {between} {b}{rest}");
             }
         }
-        self.told(effect, &cell["status"]).unwrap_or_else(|_| "-".to_owned())
+        self.told(effect, &cell["status"]).unwrap_or_else(|_| self.without_figures("-"))
+    }
+
+    /// Returns a text in place of a cell's figures, over as many columns as they take.
+    fn without_figures(&self, text: &str) -> String {
+        format!("{text}{}", if self.style == Style::Plain { " | - | - | - | -" } else { "" })
     }
 
     fn told(&self, effect: &Value, status: &Value) -> Result<String> {
@@ -234,26 +288,33 @@ impl<'a> Block<'a> {
             |i: usize| effect["ci95_pct"][i].as_f64().ok_or_else(|| anyhow!("no interval"));
         let (change, from, to) = (get("change_pct")?, interval(0)?, interval(1)?);
         let ratio = |pct: f64| number(1.0 + pct / 100.0);
+        let [is_a_bound, is_b_bound] = bounds(effect);
+        let under = |is_bound: bool| if is_bound { "< " } else { "" };
+        let a = format!("{}{}", under(is_a_bound), number(get("a")?));
+        let b = format!("{}{}", under(is_b_bound), number(get("b")?));
+        let limit = match (is_a_bound, is_b_bound) {
+            (true, _) => "at least ",
+            (_, true) => "at most ",
+            _ => "",
+        };
+        let disturbed = if status == "inconclusive" { " (disturbed)" } else { "" };
         let mut text = match self.style {
-            Style::Values => return Ok(format!("{} → {}", number(get("a")?), number(get("b")?))),
+            Style::Values => return Ok(format!("{a} → {b}{disturbed}")),
             Style::Scatter => return Ok(String::new()),
             Style::Plain => {
-                let sides = format!("{} | {}", number(get("a")?), number(get("b")?));
                 let (of, outcome) = plain(effect, status == "inconclusive");
                 let [ratio, from, to] = [change, from, to].map(ratio);
-                return Ok(format!("{sides} | {ratio} × [{from}, {to}] | {of} | {outcome}"));
+                return Ok(format!(
+                    "{a} | {b} | {limit}{ratio} × [{from}, {to}] | {of} | {outcome}"
+                ));
             }
-            Style::Ratio => format!("{} [{}, {}]", ratio(change), ratio(from), ratio(to)),
+            Style::Ratio => format!("{limit}{} [{}, {}]", ratio(change), ratio(from), ratio(to)),
             Style::Change => {
                 let [change, from, to] = [change, from, to].map(signed);
-                let (a, b) = (number(get("a")?), number(get("b")?));
-                format!("{a} → {b}: {change} % [{from}, {to}]")
+                format!("{a} → {b}: {limit}{change} % [{from}, {to}]")
             }
         };
-        text += &format!(", {}", effect["verdict"].as_str().unwrap_or("-"));
-        if status == "inconclusive" {
-            text += " (disturbed)";
-        }
+        text += &format!(", {}{disturbed}", effect["verdict"].as_str().unwrap_or("-"));
         let expected = &effect["expected"];
         if expected.is_object() {
             text += match (expected["certain"] == true, expected["met"] == true) {
@@ -266,25 +327,13 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Formats the expected ratio and the result in words, so that the table needs no legend.
-fn plain(effect: &Value, disturbed: bool) -> (String, String) {
-    let bound = |i: usize| effect["expected"]["change_pct"][i].as_f64();
-    let ratio = |pct: f64| number(1.0 + pct / 100.0);
-    let expected = match (bound(0), bound(1)) {
-        (Some(low), Some(high)) if low <= -100.0 => format!("at most {}", ratio(high)),
-        (Some(low), Some(high)) => format!("{} to {}", ratio(low), ratio(high)),
-        _ => "–".to_owned(),
-    };
-    let verdict = effect["verdict"].as_str().unwrap_or("-");
-    let missed = bound(1).zip(effect["change_pct"].as_f64()).is_some_and(|(high, is)| is > high);
-    let outcome = match (effect["expected"]["certain"] == true, effect["expected"]["met"] == true) {
-        _ if bound(0).is_none() || disturbed => verdict.to_owned(),
-        (true, true) => format!("{verdict}, as expected"),
-        (true, false) if missed => format!("{verdict}, **less than expected**"),
-        (true, false) => format!("{verdict}, **by more**"),
-        (false, _) => format!("{verdict}; too close to the bound to say"),
-    };
-    (expected, outcome + if disturbed { " (disturbed)" } else { "" })
+/// Returns for each side whether it counted nothing: then its value is an upper bound. If it is the
+/// second side, the interval of the change begins at −100 %.
+fn bounds(effect: &Value) -> [bool; 2] {
+    let bound = &effect["censored_below"];
+    let is = |side: &str| bound.is_number() && effect[side] == *bound;
+    let is_b = is("b") && effect["ci95_pct"][0].as_f64().is_some_and(|from| from <= -100.0);
+    [is("a") && !is_b, is_b]
 }
 
 /// Returns true if the document reproduces post 001.
@@ -308,15 +357,11 @@ fn latency(document: &Value, at: &Value) -> String {
     told.unwrap_or_else(|| "-".to_owned())
 }
 
-/// Returns `case=bulk` without the factor's name if there is only one factor.
+/// Returns the levels of a cell, without the names of their factors.
 fn name_of(at: &Value) -> String {
-    let pairs = at.as_object().into_iter().flatten();
-    let pairs: Vec<(&str, &str)> =
-        pairs.map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("-"))).collect();
-    match pairs.as_slice() {
-        [(_, level)] => (*level).to_owned(),
-        several => several.iter().map(|(_, level)| *level).collect::<Vec<_>>().join(", "),
-    }
+    let levels = at.as_object().into_iter().flatten();
+    let levels: Vec<&str> = levels.map(|(_, level)| level.as_str().unwrap_or("-")).collect();
+    levels.join(", ")
 }
 
 /// Returns a figure of a whole side, stored under `case=bulk load=max/a` with the factors in any
@@ -333,34 +378,6 @@ fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> 
     };
     let (_, figures) = document["heads"].as_object()?.iter().find(|(key, _)| is(key))?;
     figures[name].as_f64()
-}
-
-/// Formats a number with three significant digits, and with commas between thousands: `0.267`,
-/// `8.73`, `1,449`.
-pub(super) fn number(x: f64) -> String {
-    let digits = match x.abs() {
-        x if x >= 99.95 => 0,
-        x if x >= 9.995 => 1,
-        x if x >= 0.9995 => 2,
-        _ => 3,
-    };
-    let text = format!("{:.digits$}", x.abs());
-    let (whole, rest) = text.split_once('.').map_or((text.as_str(), None), |(w, r)| (w, Some(r)));
-    let mut grouped = String::new();
-    for (i, digit) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    let sign = if x < 0.0 { "−" } else { "" };
-    format!("{sign}{grouped}{}", rest.map_or(String::new(), |rest| format!(".{rest}")))
-}
-
-/// Formats a number with its sign and one digit after the decimal point.
-fn signed(pct: f64) -> String {
-    let sign = if pct < 0.0 { "−" } else { "+" };
-    format!("{sign}{:.1}", pct.abs())
 }
 
 #[cfg(test)]
@@ -382,7 +399,7 @@ mod tests {
         assert!(found.is_empty(), "{found:?}");
         let row = "| bulk | 8.73 → 2.32: −73.3 % [−74.5, −73.2], better; **not as expected** |";
         assert!(text.contains(row) && text.contains("| ring | - | - |"), "{text}");
-        let from = "Device: none.\nFrom [amd](../results/amd/buffers.json.gz): AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, 2026-11-22, commit ada9ede, median A/A ±3.56 %; [other]";
+        let from = "Device: none.\nFrom [amd](../results/amd/buffers.json.gz): AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, 2026-11-22, version 0.1.0, commit ada9ede, median A/A ±2.50 %; [other]";
         assert!(
             text.contains(from) && text.ends_with("<!-- end of results -->\nbehind\n"),
             "{text}"
@@ -412,20 +429,6 @@ mod tests {
         let (text, _) = rendered("buffers ticks_per_packet plain amd case=bulk");
         let row = "| bulk | 8.73 | 2.32 | 0.267 × [0.255, 0.268] | at most 0.250 | better, **less than expected** |";
         assert!(text.contains(row), "{text}");
-        let of = |expected: Value, change: f64| {
-            plain(
-                &serde_json::json!({ "verdict": "better", "change_pct": change, "expected": expected }),
-                false,
-            )
-        };
-        let bound = |met: bool, certain: bool| serde_json::json!({ "certain": certain, "met": met, "change_pct": [-80, -70] });
-        assert_eq!(
-            of(bound(true, true), -75.0),
-            ("0.200 to 0.300".into(), "better, as expected".into())
-        );
-        assert_eq!(of(bound(false, true), -90.0).1, "better, **by more**");
-        assert_eq!(of(bound(false, false), -69.0).1, "better; too close to the bound to say");
-        assert_eq!(of(Value::Null, -69.0), ("–".into(), "better".into()));
         let two = rendered("buffers ticks_per_packet plain amd other").1;
         assert!(two[0].to_string().contains("one machine"), "{two:?}");
     }
@@ -464,6 +467,102 @@ mod tests {
         }
         let text = rendered("plain").0;
         assert!(text.contains(" | – | better | p50 40.0 → 140, p99 80.0 → 290 (3) |\n"), "{text}");
+        assert!(text.contains("| ring | – | 18.0 | – | – | – | - |\n"), "{text}");
+    }
+
+    #[test]
+    fn every_row_of_a_plain_table_has_all_columns() {
+        for metric in ["ticks_per_packet", "head:memory_bytes"] {
+            let (text, found) = rendered(&format!("buffers {metric} plain amd"));
+            let columns: Vec<usize> = text
+                .lines()
+                .filter(|line| line.starts_with('|'))
+                .map(|line| line.matches('|').count())
+                .collect();
+            assert_eq!(columns, [7; 4], "{found:?}\n{text}");
+        }
+    }
+
+    #[test]
+    fn value_of_a_side_that_counted_nothing_is_a_bound() {
+        let rendered = |style: &str, none: &str, from: f64| {
+            let mut whole = document();
+            let effect = &mut whole["cells"][0]["metrics"]["ticks_per_packet"];
+            effect["ci95_pct"][0] = from.into();
+            effect["censored_below"] = effect[none].clone();
+            let mut documents = Documents::new(|_| Ok(whole.clone()));
+            let mark = format!("{BEGIN}buffers ticks_per_packet {style} amd -->\n{END}\n");
+            page("docs/x.md", &mark, &mut documents).0
+        };
+        for (style, none, from, row) in [
+            ("change", "b", -100.0, "8.73 → < 2.32: at most −73.3 % [−100.0, −73.2]"),
+            ("change", "a", -90.0, "< 8.73 → 2.32: at least −73.3 % [−90.0, −73.2]"),
+            ("ratio", "b", -100.0, "| at most 0.267 [0.000, 0.268]"),
+            ("plain", "b", -100.0, "| 8.73 | < 2.32 | at most 0.267 × ["),
+            ("values", "a", -90.0, "| < 8.73 → 2.32 |"),
+        ] {
+            let text = rendered(style, none, from);
+            assert!(text.contains(row), "no {row:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn values_of_a_disturbed_cell_are_marked() {
+        let mut whole = document();
+        whole["cells"][0]["status"] = "inconclusive".into();
+        let mut documents = Documents::new(|_| Ok(whole.clone()));
+        let mark = format!("{BEGIN}buffers ticks_per_packet values amd -->\n{END}\n");
+        let (text, _) = page("docs/x.md", &mark, &mut documents);
+        assert!(text.contains("| bulk | 8.73 → 2.32 (disturbed) |"), "{text}");
+    }
+
+    #[test]
+    fn machines_of_another_workload_or_without_the_metric_have_no_table_together() {
+        let found = |pointer: &str, to: Value| {
+            let mut other = document();
+            *other.pointer_mut(pointer).unwrap() = to;
+            let mut documents = Documents::new(|path| match path.contains("/other/") {
+                true => Ok(other.clone()),
+                false => Ok(document()),
+            });
+            let mark = format!("{BEGIN}buffers ticks_per_packet ratio amd other -->\n{END}\n");
+            let (_, found) = page("docs/x.md", &mark, &mut documents);
+            found.first().map(ToString::to_string)
+        };
+        let file = word(&document(), "/run/config_toml").replace("Buffers.", "Others.");
+        let why = found("/run/config_toml", file.into()).unwrap();
+        assert!(why.contains("other has another experiment, workload or device than amd"), "{why}");
+        let why = found("/cells/0/metrics", serde_json::json!({})).unwrap();
+        assert!(why.contains("no cell of buffers has ticks_per_packet on other"), "{why}");
+        assert_eq!(found("/run/tool/version", "0.2.0".into()), None);
+    }
+
+    #[test]
+    fn machine_without_the_requested_cells_is_named() {
+        let mut other = document();
+        other["cells"][0]["at"]["case"] = "gone".into();
+        let mut documents = Documents::new(|path| match path.contains("/other/") {
+            true => Ok(other.clone()),
+            false => Ok(document()),
+        });
+        let mark = "buffers ticks_per_packet ratio amd other case=bulk";
+        let (_, found) = page("docs/x.md", &format!("{BEGIN}{mark} -->\n{END}\n"), &mut documents);
+        let why = "other: no cell of buffers is like that";
+        assert!(found.len() == 1 && found[0].to_string().contains(why), "{found:?}");
+    }
+
+    #[test]
+    fn mark_without_its_end_is_found_and_the_page_behind_it_stays() {
+        let mark = format!("{BEGIN}buffers ticks_per_packet ratio amd -->\n");
+        let whole = format!("{mark}old\n{END}\nbehind\n");
+        for text in [format!("{mark}old\nbehind\n"), format!("{mark}old\n{whole}")] {
+            let mut documents = Documents::new(|_| Ok(document()));
+            let (rendered, found) = page("docs/x.md", &text, &mut documents);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].to_string().starts_with("docs/x.md:1: no <!-- end"), "{found:?}");
+            assert!(rendered.starts_with(&format!("{mark}old\n")), "{rendered}");
+            assert!(rendered.ends_with("behind\n"), "{rendered}");
+        }
     }
 
     #[test]
@@ -480,23 +579,5 @@ mod tests {
             assert!(found.len() == 1 && found[0].to_string().contains(why), "{mark}: {found:?}");
             assert!(text.contains("old\n<!-- end"), "{text}");
         }
-    }
-
-    #[test]
-    fn numbers_have_three_digits_that_count() {
-        let of = [0.2667, 0.9996, 8.7333, 9.996, 47.96, 99.96, 1449.4, 3_192_540.0, -5.0, 0.0];
-        let said = [
-            "0.267",
-            "1.00",
-            "8.73",
-            "10.0",
-            "48.0",
-            "100",
-            "1,449",
-            "3,192,540",
-            "−5.00",
-            "0.000",
-        ];
-        assert_eq!(of.map(number), said);
     }
 }

@@ -22,7 +22,13 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
 /// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
 fn unmarked(path: &str, text: &str) -> Option<Finding> {
     let (all, mut inside, mut says_so) = (are_all_unkept(text), false, false);
+    let mut fenced = false;
     for (i, line) in text.lines().enumerate() {
+        let is_fence = line.starts_with("```");
+        fenced ^= is_fence;
+        if fenced || is_fence {
+            continue;
+        }
         inside = (inside || line.starts_with(BEGIN)) && line != END;
         says_so =
             all || (says_so && !line.starts_with('#')) || line.to_lowercase().contains(UNKEPT);
@@ -47,7 +53,9 @@ fn unstated(path: &str, text: &str) -> Vec<Finding> {
             found.extend(lacking(&said, all).map(|what| Finding::at(path, first, what)));
             (said, first) = (String::new(), i + 1);
         }
-        inside = (inside || line.starts_with(BEGIN)) && line != END;
+        if !fenced {
+            inside = (inside || line.starts_with(BEGIN)) && line != END;
+        }
         if !inside {
             said += line;
             said.push(' ');
@@ -90,11 +98,15 @@ fn is_commit(word: &str) -> bool {
         && has(char::is_ascii_lowercase)
 }
 
-/// Returns true if a line contains an interval such as `[1.40, 1.54]`.
+/// Returns true if a line contains an interval such as `[1.40, 1.54]` or `[1,053 %, 1,675 %]`.
 fn has_interval(line: &str) -> bool {
+    let is_number = |part: &&str| {
+        let digits = part.trim_end_matches([' ', '%']).replace(',', "").replace('−', "-");
+        digits.parse::<f64>().is_ok()
+    };
     let numbers = |text: &str| {
         let parts: Vec<&str> = text.split(", ").collect();
-        parts.len() == 2 && parts.iter().all(|part| part.replace('−', "-").parse::<f64>().is_ok())
+        parts.len() == 2 && parts.iter().all(is_number)
     };
     line.split('[').skip(1).filter_map(|rest| rest.split(']').next()).any(numbers)
 }
@@ -112,6 +124,13 @@ mod tests {
         assert!(of(&format!("# a\nreported, not kept\n# b\n{table}")), "another section");
         assert!(!of(&format!("{BEGIN}x -->\n{table}{END}\n")));
         assert!(!of("# a\n| x | [page](a.md) | 5 [frames, bytes] |\n"));
+        for interval in ["[1,053, 1,675]", "[−1.4 %, +2.0 %]"] {
+            assert!(of(&format!("# a\n| x | 1 {interval} |\n")), "{interval}");
+        }
+        let fence = "```sh\n# of cargo\n```\n";
+        assert!(!of(&format!("# a\nReported, not kept:\n{fence}{table}")), "a comment of a shell");
+        let quoted = format!("```\n{BEGIN}x -->\n```\n");
+        assert!(of(&format!("# a\n{quoted}{table}")), "a quoted mark");
         let page = format!("# a\nAll figures on this page are reported, not kept.\n## b\n{table}");
         assert!(!of(&page) && of(&page.replace("All figures on this page are", "They are")));
         assert!(!check("docs/adr/other.md", table).is_empty());
@@ -135,6 +154,8 @@ mod tests {
         let elsewhere =
             whole.replace("not kept", "not kept\n```sh\n# cargo x\n```\n## c\nreported, not kept");
         assert_eq!(found(&elsewhere).len(), 1, "the next section");
+        let quoted = format!("# a\n```\n{BEGIN}x -->\n```\n`cargo x`, reported, not kept\n");
+        assert_eq!(found(&quoted).len(), 1, "behind a quoted mark");
         assert_eq!(found("`cargo x`, reported, not kept\n<!-- results: x -->\nf82b1b4\n").len(), 1);
         let all = "Figures on this page are reported, not kept.\n## b\n1.43 [1.40, 1.54]\n";
         assert_eq!(found(all).len(), 1, "a page that has only such figures");

@@ -7,13 +7,14 @@
 //!    └────────────── X
 //! ```
 //!
-//! The picture is `docs/img/EXPERIMENT-LEVELS.svg`, which only a mark in a page may put there. Its figures stand in the table below it.
+//! The picture is `docs/img/EXPERIMENT-LEVELS.svg`, which only a mark in a page may put there. Its
+//! figures stand in the table below it, with a dash for a level without one.
 
 use anyhow::{Context, Result, bail};
 use linerate_show::svg::{Anchor, Axis, Mark, Svg};
 use serde_json::Value;
 
-use super::render::number;
+use super::number::{median, number};
 use super::word;
 
 /// The folder of the pictures.
@@ -39,7 +40,7 @@ type Point = (String, [f64; 2]);
 
 /// Returns the table and the picture of a document's cells.
 pub fn draw(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Result<(String, String)> {
-    let points = points(document, cells, metrics);
+    let (points, bare) = points(document, cells, metrics);
     if points.is_empty() {
         bail!("no cell has both {} and {}", metrics[0], metrics[1]);
     }
@@ -51,14 +52,16 @@ pub fn draw(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Result<(S
     for (name, [x, y]) in &points {
         table += &format!("| {name} | {} | {} |\n", number(*x), number(*y));
     }
+    bare.iter().for_each(|name| table += &format!("| {name} | - | - |\n"));
     Ok((table, picture(&points, &x, &y)))
 }
 
-/// Returns a point for each level of the varying factors, and for side A, with both figures.
-fn points(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Vec<Point> {
+/// Returns a point for each level of the varying factors, and for side A, with both figures; and
+/// the names of the levels that lack one.
+fn points(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> (Vec<Point>, Vec<String>) {
     let varies =
         |factor: &str| cells.iter().any(|cell| cell["at"][factor] != cells[0]["at"][factor]);
-    let (mut points, mut all_a) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let (mut points, mut bare, mut all_a) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
     for cell in cells {
         let of = |side: &str, metric: &str| cell["metrics"][metric][side].as_f64();
         let both = |side: &str| Some([of(side, metrics[0])?, of(side, metrics[1])?]);
@@ -69,20 +72,19 @@ fn points(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Vec<Point> 
         if let Some(pct) = of("b", "achieved_pct").filter(|pct| *pct < REACHED_PCT) {
             name += &format!(" ({pct:.0} % of the load)");
         }
-        points.extend(both("b").map(|figures| (name, figures)));
+        match both("b") {
+            Some(figures) => points.push((name, figures)),
+            None => bare.push(name),
+        }
         if let Some(figures) = both("a") {
             all_a.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
         }
     }
-    if !all_a[0].is_empty() {
-        let median = all_a.map(|mut all| {
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        });
-        points.push((word(document, "/experiment/a").to_owned(), median));
+    if let [Some(x), Some(y)] = all_a.map(|mut all| median(&mut all)) {
+        points.push((word(document, "/experiment/a").to_owned(), [x, y]));
     }
     points.sort_by(|a, b| a.1[0].total_cmp(&b.1[0]));
-    points
+    (points, bare)
 }
 
 fn picture(points: &[Point], x: &str, y: &str) -> String {
@@ -145,13 +147,14 @@ mod tests {
             json!({"at": {"mode": mode, "load": "50"}, "metrics": {
                 "cpu": metric("%", 20.0, cpu), "p99": metric("us", 90.0, p99), "achieved_pct": metric("%", 100.0, pct)}})
         };
-        let all = [cell("dim", 15.0, 200.0, 100.0), cell("<busy>", 95.0, 60.0, 91.2)];
-        let mut none = all[0].clone();
+        let mut all = [cell("dim", 15.0, 200.0, 100.0), cell("<busy>", 95.0, 60.0, 91.2)];
+        all[1]["metrics"]["cpu"]["a"] = json!(30.0);
+        let mut none = cell("held", 15.0, 0.0, 100.0);
         none["metrics"]["p99"] = Value::Null;
         let document = json!({"experiment": {"a": "napi"}});
         let cells: Vec<&Value> = all.iter().chain([&none]).collect();
         let (table, svg) = draw(&document, &cells, ["cpu", "p99"]).unwrap();
-        let rows = "| dim | 15.0 | 200 |\n| napi | 20.0 | 90.0 |\n| <busy> (91 % of the load) | 95.0 | 60.0 |\n";
+        let rows = "| dim | 15.0 | 200 |\n| napi | 25.0 | 90.0 |\n| <busy> (91 % of the load) | 95.0 | 60.0 |\n| held | - | - |\n";
         assert!(table.starts_with("| | cpu, % | p99, us |\n") && table.ends_with(rows), "{table}");
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(

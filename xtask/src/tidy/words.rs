@@ -1,6 +1,7 @@
 //! Plain English in the sources: first words of summaries, and vague words for which the field has
 //! a term.
 
+use crate::ratchet;
 use crate::tidy::{Finding, Tree};
 
 /// First words of a subordinate clause. A function's summary starts with a verb in the third
@@ -42,7 +43,17 @@ pub fn check(tree: &Tree, most: usize, most_nouns: usize) -> Vec<Finding> {
         let what = format!("{vague} vague words, {most} allowed: {}", VAGUE.join(", "));
         found.push(Finding::of("crates, instruments, xtask", what));
     }
+    let warnings = lower("vague_words", vague, most) + &lower("noun_summaries", nouns, most_nouns);
+    eprint!("{warnings}");
     found
+}
+
+/// Returns a warning if a limit of the ratchet can become tighter.
+fn lower(limit: &str, is: usize, most: usize) -> String {
+    match is < most {
+        true => format!("warning: {}: {limit} can be {is} instead of {most}\n", ratchet::PATH),
+        false => String::new(),
+    }
 }
 
 /// Returns the first word of a summary that starts on `line`, if it is one of [`OPENINGS`].
@@ -103,7 +114,10 @@ mod tests {
         let text = "/// Frees it for whoever asks, or for nobody.\nfn f() {}\n";
         assert_eq!(found(text, 2), [""; 0]);
         assert_eq!(found(text, 1).len(), 1);
+        assert!(lower("vague_words", 2, 3).contains("vague_words can be 2"));
+        assert_eq!(lower("vague_words", 3, 3), "");
     }
+
     #[test]
     fn summary_of_a_function_without_a_verb_is_found() {
         let text = "/// The sum.\n#[must_use]\npub fn sum() {}\n/// The sum.\nstruct Sum;\n";
