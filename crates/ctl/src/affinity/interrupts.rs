@@ -185,15 +185,40 @@ impl InterruptGuard {
         &self.notes
     }
 
-    /// Restores a setting of an interface that a killed program has left, in the calling thread's namespace. An
-    /// interrupt that no longer exists is skipped, and so is an irq or a thread of another interface.
+    /// Restores a setting of an interface that a killed program has left, in the calling thread's
+    /// namespace. NAPI's threads keep the name that the interface had when they were started:
+    /// `former` is the name that the program used. Returns false if the irq or the thread no longer
+    /// exists, or belongs to another interface: then nothing has changed.
     ///
     /// # Errors
     /// `E-NODEV` if the interface does not exist, `E-PERM` without CAP_NET_ADMIN, `E-CPU` if the interrupt cannot be
     /// moved, `E-UNSUPPORTED` if the interface has NAPI only while a port is open.
-    pub fn put_back(interface: &str, was: &Was) -> Result<()> {
+    pub fn put_back(interface: &str, former: &str, was: &Was) -> Result<bool> {
         let found = Interface::open(interface)?;
-        put_back_in(Path::new("/proc"), &NetFolder::open(&found)?, interface, was)
+        let folder = NetFolder::open(&found)?;
+        put_back_in(Path::new("/proc"), &folder, [interface, former], was)
+    }
+
+    /// Restores everything, as dropping the guard does.
+    ///
+    /// # Errors
+    /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads; the
+    /// others are restored. An irq or a thread that no longer exists is no error.
+    pub fn end(mut self) -> Result<()> {
+        self.restore()
+    }
+
+    fn restore(&mut self) -> Result<()> {
+        let queues = std::mem::take(&mut self.queues);
+        let done = queues.iter().map(QueuePin::restore_existing).fold(Ok(()), Result::and);
+        if !std::mem::take(&mut self.is_threaded_by_us) {
+            return done;
+        }
+        done.and(match self.folder.write("threaded", "0") {
+            // The interface no longer exists.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            written => written.map_err(|e| not_threaded(&self.name, &e)),
+        })
     }
 
     fn unsupported(&self, why: &str) -> Error {
@@ -233,22 +258,27 @@ impl InterruptGuard {
     }
 }
 
-/// Restores a setting of the interface with this folder, if its irq or thread still belongs to it.
-fn put_back_in(proc: &Path, folder: &NetFolder, interface: &str, was: &Was) -> Result<()> {
+/// Restores a setting of the interface with this folder and these names, if its irq or thread still
+/// belongs to it; returns false if it does not.
+fn put_back_in(proc: &Path, folder: &NetFolder, names: [&str; 2], was: &Was) -> Result<bool> {
+    let [interface, _] = names;
     let is_there = match was {
         Was::NotThreaded => {
-            return folder.write("threaded", "0").map_err(|e| not_threaded(interface, &e));
+            let off = folder.write("threaded", "0").map_err(|e| not_threaded(interface, &e));
+            return off.map(|()| true);
         }
         Was::Irq(irq, _) => irqs(proc, folder).iter().any(|(now, _)| now == irq),
         // Not only among the reported threads: the kernel may not report them to this process, and the record is of
         // this interface.
-        Was::Thread(thread, _) => named(proc, interface).iter().any(|(now, _)| now == thread),
+        Was::Thread(thread, _) => {
+            names.iter().flat_map(|name| named(proc, name)).any(|(now, _)| now == *thread)
+        }
     };
     if !is_there {
-        return Ok(());
+        return Ok(false);
     }
     let (proc, interface, found) = (proc.to_owned(), interface.to_owned(), vec![was.clone()]);
-    QueuePin { proc, interface, queue: 0, found }.restore()
+    QueuePin { proc, interface, queue: 0, found }.restore().map(|()| true)
 }
 
 fn unsupported(interface: &str, why: &str) -> Error {
@@ -295,12 +325,7 @@ impl Pin for InterruptGuard {
 
 impl Drop for InterruptGuard {
     fn drop(&mut self) {
-        for pin in &self.queues {
-            let _ = pin.restore();
-        }
-        if self.is_threaded_by_us {
-            let _ = self.folder.write("threaded", "0");
-        }
+        let _ = self.restore();
     }
 }
 

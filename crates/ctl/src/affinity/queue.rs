@@ -114,6 +114,30 @@ impl QueuePin {
         done
     }
 
+    /// Restores as [`QueuePin::restore`]; an irq or a thread that no longer exists is no error.
+    pub(super) fn restore_existing(&self) -> Result<()> {
+        let mut done = Ok(());
+        for was in &self.found {
+            done = done.and(match self.set(was) {
+                Err(e) if self.is_gone(was, &e) => Ok(()),
+                set => set,
+            });
+        }
+        done
+    }
+
+    /// Returns true if an irq or a thread no longer exists, which could not be moved because of `e`.
+    fn is_gone(&self, was: &Was, e: &Error) -> bool {
+        match was {
+            Was::Irq(irq, _) => {
+                list_of(&self.proc, *irq).try_exists().is_ok_and(|is_there| !is_there)
+            }
+            // The code of ESRCH only.
+            Was::Thread(..) => e.code == Code::System,
+            Was::NotThreaded => false,
+        }
+    }
+
     /// Returns an irq or a thread with its present CPUs.
     fn now(&self, was: &Was) -> Result<Was> {
         Ok(match was {

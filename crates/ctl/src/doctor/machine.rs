@@ -71,6 +71,11 @@ fn huge_pages(found: &mut Findings) {
     let free = proc::labelled(&meminfo, "HugePages_Free:").unwrap_or(0);
     match Region::new("linerate trial", HUGE_PAGE_BYTES, Huge::Require) {
         Ok(_) => found.ok(format!("2 MiB pages are available ({free} free)")),
+        // A limit prevents it, or other programs have reserved the free pages.
+        Err(e) if free > 0 => found
+            .warn("a 2 MiB page cannot be allocated: pools use ordinary pages")
+            .why(e.why)
+            .fix(e.fix),
         Err(_) => found
             .warn("there are no free 2 MiB pages: pools use ordinary pages")
             .why("address translation takes more CPU time")

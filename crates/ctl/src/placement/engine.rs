@@ -29,7 +29,8 @@ const PACKETS_MIN: u64 = 200;
 /// Most readings of a search: with windows of 0.1 s, a few seconds.
 const READINGS_MAX: usize = 40;
 
-/// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time.
+/// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time; NaN if it
+/// did not count all the time.
 pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 
 /// A gauge for the workers of a running engine, and for interrupts.
@@ -192,12 +193,19 @@ impl Gauge for EngineGauge {
         let work = after.work - before.work;
         // If the meter no longer counts, every place would look best.
         if packets >= PACKETS_MIN && (work.is_nan() || work <= 0.0) {
-            let why = format!(
-                "{packets} packets passed, and the counter of {} counted nothing",
-                self.unit
-            );
-            return Err(Error::new(Code::Unsupported, "the search for CPUs did not finish", why)
-                .fix("run it again: without counters of CPU events, it compares CPU time"));
+            let (fault, fix) = match work.is_nan() {
+                true => (
+                    "did not count all the time",
+                    "end the other users of the CPU's counters (perf), and run it again",
+                ),
+                false => (
+                    "counted nothing",
+                    "run it again: without counters of CPU events, it compares CPU time",
+                ),
+            };
+            let why = format!("{packets} packets passed, and the counter of {} {fault}", self.unit);
+            let what = "the search for CPUs did not finish";
+            return Err(Error::new(Code::Unsupported, what, why).fix(fix));
         }
         let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / packets as f64;
         Ok((packets >= PACKETS_MIN).then(|| {

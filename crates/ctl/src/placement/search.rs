@@ -139,10 +139,12 @@ impl<'a> Search<'a> {
     pub fn run(&self, gauge: &mut dyn Gauge) -> Result<Option<Found>> {
         let start: Places = vec![None; self.things];
         let done = self.try_all(&start, gauge);
-        if !matches!(done, Ok(Some(_))) {
-            gauge.place(&start)?;
+        if matches!(done, Ok(Some(_))) {
+            return done;
         }
-        done
+        // The error that ended the search comes first.
+        let back = gauge.place(&start);
+        done.and_then(|found| back.map(|()| found))
     }
 
     fn try_all(&self, start: &Places, gauge: &mut dyn Gauge) -> Result<Option<Found>> {

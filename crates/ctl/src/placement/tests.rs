@@ -284,6 +284,25 @@ fn where_nothing_passes_nothing_is_placed() {
     assert_eq!(Search::new(&topology, 1).run(&mut Silent).unwrap(), None);
 }
 
+/// A gauge that fails to read, and to restore the original places.
+struct Failing;
+
+impl Gauge for Failing {
+    fn place(&mut self, _: &[Option<usize>]) -> Result<()> {
+        Err(Error::new(Code::Cpu, "a thing", "not moved"))
+    }
+
+    fn read(&mut self) -> Result<Option<Reading>> {
+        Err(Error::new(Code::Unsupported, "the meter", "not read"))
+    }
+}
+
+#[test]
+fn error_that_ended_a_search_precedes_that_of_restoring_the_places() {
+    let topology = Topology::here().unwrap();
+    assert_eq!(Search::new(&topology, 1).run(&mut Failing).unwrap_err().why, "not read");
+}
+
 #[test]
 fn a_topology_is_read_from_what_the_kernel_says_and_gaps_are_taken_to_be_alike() {
     let machine = Machine::new("read", 2, 2, 2, 1);
@@ -355,7 +374,9 @@ fn a_counter_that_is_withdrawn_in_mid_run_ends_the_search_and_everything_is_put_
     let running = engine.wire("a", "b").build().unwrap().start().unwrap();
     let all = linerate_sys::thread::allowed_cpus().unwrap();
     // The meter counts while the start is read; afterwards it stands still, or cannot be read.
-    for last in [None, Some(f64::NAN)] {
+    for (last, fault) in
+        [(None, " cycles counted nothing"), (Some(f64::NAN), " cycles did not count all the time")]
+    {
         let (over, mut calls) = (Arc::default(), 0.0);
         let meter = move || {
             calls += 1.0;
@@ -364,10 +385,7 @@ fn a_counter_that_is_withdrawn_in_mid_run_ends_the_search_and_everything_is_put_
         let gauge = EngineGauge::new(&running.control(), running.stats(), &over);
         let e = gauge.meter("cycles", Box::new(meter)).search().unwrap_err();
         assert_eq!(e.code, Code::Unsupported, "{e}");
-        assert!(
-            e.why.ends_with("the counter of cycles counted nothing") && !e.fix.is_empty(),
-            "{e}"
-        );
+        assert!(e.why.ends_with(fault) && !e.fix.is_empty(), "{e}");
         let before = running.control().set_cpus(0, &all).unwrap().wait(Duration::from_secs(20));
         assert_eq!(before.unwrap().before, all);
     }

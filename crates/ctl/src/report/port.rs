@@ -76,7 +76,7 @@ pub struct PortReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct TxCalls {
-    /// Lower end of the range; the upper end is below twice this. 0: the device was full.
+    /// Lower end of the range; the upper end is below twice this. 0: the device took no packet.
     pub packets: u64,
     /// Number of calls in the range.
     pub calls: u64,

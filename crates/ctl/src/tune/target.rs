@@ -178,10 +178,14 @@ impl Target {
                 Ok(orders) => (orders, None),
                 Err(e) => (Vec::new(), Some(e)),
             };
+            let is_in_part = orders.iter().any(|order| matches!(order, Order::Refused(_)));
             pending.values.push((value, before, orders));
             if let Some(e) = refused {
                 let is_made = self.withdraw(&pending, now);
                 return Err(pending.failed(e.into(), is_made));
+            }
+            if is_in_part {
+                break;
             }
         }
         Ok(pending)
@@ -246,12 +250,21 @@ impl Target {
                 self.control.set_moderation(port, queue, *mode).map(setting)
             }
             Ordered::Hold(hold) => {
-                if self.control.hold(port).is_some() {
+                let before = self.control.hold(port);
+                if before.is_some() {
                     (self.before_hold)(port, *hold);
                 }
                 let start = Instant::now();
-                self.control.set_hold(port, *hold)?;
-                Ok(vec![Order::Hold(start.elapsed())])
+                let set = self.control.set_hold(port, *hold);
+                let order = Order::Hold(start.elapsed());
+                match set {
+                    Ok(()) => Ok(vec![order]),
+                    // The device of an earlier queue has the new hold already.
+                    Err(e) if self.control.hold(port) != before => {
+                        Ok(vec![order, Order::Refused(e)])
+                    }
+                    Err(e) => Err(e),
+                }
             }
             Ordered::TxBatch(cap) => self.control.set_tx_batch(port, queue, *cap).map(setting),
             Ordered::Cpu(cpus) => {
@@ -355,6 +368,12 @@ impl Target {
                 // Unreachable: the only setting of a worker is its CPUs.
                 (Key::Worker(_), _) => Ok(Vec::new()),
             };
+            // A refusal changes nothing if the device has the value already, as one whose next
+            // queue refuses each change.
+            let ordered = match ordered {
+                Err(_) if self.has_hold(&key, &to) => Ok(vec![Order::Hold(Duration::ZERO)]),
+                ordered => ordered,
+            };
             match ordered {
                 Ok(orders) => {
                     let serial = self.reverts.ordered(&key, now);
@@ -363,6 +382,14 @@ impl Target {
                 Err(e) if e.code == Code::Busy => self.paused = Some(now + pause),
                 Err(e) => self.reverts.again(&key, None, now + REVERT_AGAIN, e.to_string()),
             }
+        }
+    }
+
+    /// Returns true if `to` is a hold, and the device of the port has it already.
+    fn has_hold(&self, key: &Key, to: &Ordered) -> bool {
+        match (key, to) {
+            (Key::Queue(port, ..), Ordered::Hold(hold)) => self.control.hold(port) == Some(*hold),
+            _ => false,
         }
     }
 

@@ -31,7 +31,8 @@ pub(super) enum Order {
     Cpu(PendingOrder<Pinned>),
     /// A device's hold that was set, in this time.
     Hold(Duration),
-    /// An order that one of several workers did not accept, after another had executed it.
+    /// An order that one of several workers or devices did not accept, after another had executed
+    /// it.
     Refused(Error),
 }
 

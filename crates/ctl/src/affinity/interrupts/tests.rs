@@ -119,6 +119,21 @@ fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
     assert_eq!(lists(), ["0", "2,3", "0", "1", "0"]);
     drop(guard);
     assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
+    let mut guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
+    let _ = guard.pin(&[6]).unwrap();
+    fs::rename(&folder_of, &away).unwrap();
+    guard.end().unwrap();
+    fs::rename(&away, &folder_of).unwrap();
+    assert_eq!(lists(), ["0", "6", "0", "1", "0"], "an irq that is gone needs nothing");
+    let (mut guard, file) =
+        (InterruptGuard::at(&proc, folder(), "eth0").unwrap(), list_of(&proc, 41));
+    let _ = guard.pin(&[6]).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(guard.end().unwrap_err().code, Code::Cpu);
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, "1\n").unwrap();
+    assert_eq!(lists(), ["0", "1", "0", "1", "0"], "what could be restored is");
     // An irq that cannot be moved is left out, with a note; if none can be moved, that is an error.
     fs::remove_file(list_of(&proc, 44)).unwrap();
     let guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
@@ -149,25 +164,26 @@ fn recorded_state_is_restored_although_other_threads_have_the_interface_s_name()
     let at = machine("undo");
     let (proc, net) = (at.join("proc"), at.join("net"));
     let folder = NetFolder::at(&net).unwrap();
-    let restore = |was| put_back_in(&proc, &folder, "eth0", &was).unwrap();
+    let restore = |was| put_back_in(&proc, &folder, ["lan0", "eth0"], &was).unwrap();
     fs::write(net.join("threaded"), "1").unwrap();
-    restore(Was::NotThreaded);
+    assert!(restore(Was::NotThreaded));
     assert_eq!(fs::read_to_string(net.join("threaded")).unwrap(), "0");
     let list = |irq: u32| fs::read_to_string(list_of(&proc, irq)).unwrap().trim().to_owned();
-    restore(Was::Irq(41, "7".into()));
+    assert!(restore(Was::Irq(41, "7".into())));
     // This irq reports changes of the configuration: it is never moved.
-    restore(Was::Irq(40, "7".into()));
+    assert!(!restore(Was::Irq(40, "7".into())));
     assert_eq!([list(40), list(41), list(42)], ["0", "7", "0"]);
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let (own, all) = (thread::id(), thread::allowed_cpus().unwrap());
             let was = || Was::Thread(own, all[..1].to_vec());
-            restore(was());
+            assert!(!restore(was()));
             assert_eq!(thread::allowed_cpus().unwrap(), all, "a thread of another name");
             let comm = proc.join(format!("{own}/comm"));
             fs::create_dir(comm.parent().unwrap()).unwrap();
+            // The interface is called lan0 now; its threads have the former name.
             fs::write(comm, "napi/eth0-77\n").unwrap();
-            restore(was());
+            assert!(restore(was()));
             assert_eq!(thread::allowed_cpus().unwrap(), all[..1]);
         });
         thread.join().unwrap();

@@ -1,8 +1,8 @@
 //! Tests changes of a device's hold together with other settings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use linerate_datapath::{DeviceHold, Engine};
 use linerate_port::moderation::HoldControl;
@@ -69,5 +69,118 @@ fn nothing_of_a_change_is_made_if_the_device_refuses_its_hold() {
     let e = target.begin(&both, Instant::now()).unwrap_err();
     assert_eq!((&*e.code, &*e.what), ("E-UNSUPPORTED", "cannot set the hold"), "{e:?}");
     assert_eq!(shown(&target, "moderation"), "adaptive:latency=250us");
+    running.stop(LONG).check().unwrap();
+}
+
+/// The hold of the device of one queue. Of all such devices, only the first one asked changes its
+/// hold.
+#[derive(Debug)]
+struct FirstOnly {
+    hold: Mutex<DeviceHold>,
+    asked: Arc<AtomicU64>,
+}
+
+impl HoldControl for FirstOnly {
+    fn hold(&self) -> Option<DeviceHold> {
+        Some(*self.hold.lock().unwrap())
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Err(Error::new(Code::Permission, "cannot set the hold", "not permitted"));
+        }
+        *self.hold.lock().unwrap() = hold;
+        Ok(())
+    }
+}
+
+struct HeldFirst(Arc<FirstOnly>);
+
+impl Layer for HeldFirst {
+    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
+        let hold: Arc<dyn HoldControl> = self.0.clone();
+        Some(Arc::downgrade(&hold))
+    }
+}
+
+#[test]
+fn hold_that_only_the_first_of_two_devices_accepted_is_made_in_part_and_reverted() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let engine = Engine::builder().port("west", "null:,queues=2").port("east", "null:,queues=2");
+    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
+        let hold = Mutex::new(DeviceHold::default());
+        let device = Arc::new(FirstOnly { hold, asked: asked.clone() });
+        Ok(Box::new(Wrapped::around(ops, HeldFirst(device))))
+    });
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
+    let mut both = change("west", ("moderation", "napi"), Some(Duration::from_secs(60)));
+    both.settings.insert("hold".into(), "1ms".into());
+    let now = Instant::now();
+    let pending = target.begin(&both, now).unwrap();
+    let e = target.finish(&pending, now).unwrap().unwrap_err();
+    assert_eq!((&*e.code, &*e.what), ("E-PERM", "'west' was set in part"), "{e:?}");
+    assert!(target.revert_at().is_some(), "the device that accepted it is reverted");
+    assert_ne!(shown(&target, "moderation"), "napi", "nothing is ordered after a refusal");
+    running.stop(LONG).check().unwrap();
+}
+
+/// The hold of the device of one queue, which refuses each change if it has a fixed one.
+#[derive(Debug)]
+struct MaybeFixed {
+    hold: Mutex<DeviceHold>,
+    is_fixed: bool,
+}
+
+impl HoldControl for MaybeFixed {
+    fn hold(&self) -> Option<DeviceHold> {
+        Some(*self.hold.lock().unwrap())
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        if self.is_fixed {
+            return Err(Error::new(Code::Permission, "cannot set the hold", "not permitted"));
+        }
+        *self.hold.lock().unwrap() = hold;
+        Ok(())
+    }
+}
+
+struct HeldMaybe(Arc<MaybeFixed>);
+
+impl Layer for HeldMaybe {
+    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
+        let hold: Arc<dyn HoldControl> = self.0.clone();
+        Some(Arc::downgrade(&hold))
+    }
+}
+
+#[test]
+fn revert_of_a_hold_ends_once_the_device_has_the_former_one() {
+    let opened = AtomicU64::new(0);
+    let engine = Engine::builder().port("west", "null:,queues=2").port("east", "null:,queues=2");
+    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
+        let is_fixed = opened.fetch_add(1, Ordering::Relaxed) > 0;
+        let device = MaybeFixed { hold: Mutex::new(DeviceHold::default()), is_fixed };
+        Ok(Box::new(Wrapped::around(ops, HeldMaybe(Arc::new(device)))))
+    });
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
+    let hold = change("west", ("hold", "1ms"), Some(Duration::from_secs(60)));
+    let now = Instant::now();
+    let pending = target.begin(&hold, now).unwrap();
+    let e = target.finish(&pending, now).unwrap().unwrap_err();
+    assert_eq!(&*e.code, "E-PERM", "{e:?}");
+    let mut at = now + Duration::from_secs(100);
+    for is_pending in [true, false] {
+        target.revert(at, Duration::ZERO);
+        target.settle(at);
+        assert_eq!(target.revert_at().is_some(), is_pending);
+        at += Duration::from_secs(10);
+    }
     running.stop(LONG).check().unwrap();
 }
