@@ -32,11 +32,7 @@ impl Counters {
     /// # Errors
     /// `E-PERM` if the kernel does not permit it, `E-UNSUPPORTED` if the machine has no counters.
     pub fn start() -> Result<Counters> {
-        let counters = match Counters::open(Scope::UserAndKernel) {
-            Err(e) if refused(&e) => Counters::open(Scope::User),
-            other => other,
-        };
-        let mut counters = counters.map_err(|e| explain(&e))?;
+        let mut counters = permitted(Counters::open)?;
         counters.cycles.enable().map_err(|e| explain(&e))?;
         counters.instructions.enable().map_err(|e| explain(&e))?;
         Ok(counters)
@@ -46,11 +42,6 @@ impl Counters {
         let cycles = counter(Hardware::CPU_CYCLES, scope)?;
         let instructions = counter(Hardware::INSTRUCTIONS, scope)?;
         Ok(Counters { cycles, instructions, scope })
-    }
-
-    /// Returns the cycles so far.
-    pub fn cycles(&mut self) -> f64 {
-        self.cycles.read().map_or(f64::NAN, |cycles| cycles as f64)
     }
 
     /// Stops the counters and returns the counts.
@@ -65,6 +56,29 @@ impl Counters {
         let cycles = whole(&self.cycles.read_full().map_err(system)?)?;
         let instructions = whole(&self.instructions.read_full().map_err(system)?)?;
         Ok(Counted { cycles, instructions, scope: self.scope })
+    }
+}
+
+/// A running counter of cycles alone, which takes one of the CPU's few counters.
+#[derive(Debug)]
+pub struct Cycles(Counter);
+
+impl Cycles {
+    /// Starts the counter, as [`Counters::start`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start() -> Result<Cycles> {
+        let mut cycles = permitted(|scope| counter(Hardware::CPU_CYCLES, scope))?;
+        cycles.enable().map_err(|e| explain(&e))?;
+        Ok(Cycles(cycles))
+    }
+
+    /// Returns the cycles so far; NaN if they are not known, or were counted for a part of the
+    /// time only.
+    pub fn read(&mut self) -> f64 {
+        let cycles = self.0.read_full().ok().and_then(|data| whole(&data).ok());
+        cycles.map_or(f64::NAN, |cycles| cycles as f64)
     }
 }
 
@@ -115,6 +129,15 @@ fn counter(event: impl Event, scope: Scope) -> io::Result<Counter> {
         .exclude_hv(true)
         .exclude_kernel(scope == Scope::User)
         .build()
+}
+
+/// Opens counters of the kernel's work, too, if that is permitted.
+fn permitted<T>(open: impl Fn(Scope) -> io::Result<T>) -> Result<T> {
+    let opened = match open(Scope::UserAndKernel) {
+        Err(e) if refused(&e) => open(Scope::User),
+        other => other,
+    };
+    opened.map_err(|e| explain(&e))
 }
 
 fn refused(e: &io::Error) -> bool {

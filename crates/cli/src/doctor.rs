@@ -1,5 +1,7 @@
 //! The command `linerate doctor`: checks a port or the machine, and prints the findings.
 
+mod tried;
+
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::errors::{CHECK, Failure, RUNTIME, USAGE, to_type};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::undo;
+use tried::tried;
 
 /// Greatest width of a line; a command that users paste may be wider.
 const COLUMNS: usize = 80;
@@ -94,7 +97,8 @@ impl Doctor {
                     let what = "cannot watch for signals";
                     Failure::new(RUNTIME, "E-SYSTEM", what, e.to_string(), "")
                 })?;
-                let _until_the_end = undo::record([port.as_str()], drivers, screen);
+                let tried = tried(&spec, trial, drivers.of_links());
+                let _until_the_end = undo::record(tried.as_deref(), drivers, screen);
                 let found = doctor::check_with(port, trial, drivers);
                 ended = signals.wait(Duration::ZERO);
                 found
@@ -110,8 +114,7 @@ impl Doctor {
             }));
         }
         for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
-            fix.text = to_type(&fix.text);
-            fix.command = fix.command.as_deref().map(to_type);
+            complete(fix, to_type);
         }
         if let Some(finding) = findings.iter().find(|f| f.code == Some(Code::PortSyntax.as_str())) {
             return Err(refusal(finding));
@@ -202,6 +205,20 @@ fn machine() -> Vec<Finding> {
         Err(e) => Finding::of(Level::Warn, &e),
     });
     findings
+}
+
+/// Replaces by `to_type` the words that stand for the user's command; removes a command of which a
+/// part is then left out, because it cannot be pasted.
+fn complete(fix: &mut Fix, to_type: impl Fn(&str) -> String) {
+    fix.text = to_type(&fix.text);
+    if let Some(command) = fix.command.take() {
+        let command = to_type(&command);
+        if command.contains('…') {
+            fix.proof = Proof::Unverified;
+        } else {
+            fix.command = Some(command);
+        }
+    }
 }
 
 /// Returns the failure for an invalid request, in the form that other commands use.
@@ -306,6 +323,21 @@ warn  y
       fix: sh -c true
 ";
         assert_eq!(text(&found), screen);
+    }
+
+    #[test]
+    fn command_with_a_part_left_out_is_not_ready_to_paste() {
+        let e = Error::new(Code::Permission, "x", "y").fix("there: sh -c PROGRAM …");
+        let with = |own: &str| {
+            let mut fix = Finding::of(Level::Miss, &e).fix.unwrap();
+            complete(&mut fix, |text| text.replace("PROGRAM …", own));
+            (remedy(&fix), fix.command)
+        };
+        let command = "sh -c linerate walk".to_owned();
+        let whole = format!("      fix: there:\n           {command}\n");
+        assert_eq!(with("linerate walk"), (whole, Some(command)));
+        let part = "      fix (unverified): there: sh -c linerate …\n".to_owned();
+        assert_eq!(with("linerate …"), (part, None));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::args::Forward;
 use crate::errors::Failure;
 use crate::far::Far;
 use crate::report;
-use crate::run::{Path, Ran, open, planned, run, run_opened};
+use crate::run::{Ended, Path, Ran, open, planned, run, run_opened};
 use crate::screen::{Screen, is_pipe};
 
 /// Default duration of the self-test, a run without ports.
@@ -51,7 +51,7 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     ran.notes(screen);
     if args.left.is_none()
         && !screen.json
-        && let Some(verdict) = verdict(ran.report.error.as_ref(), ran.report.verify)
+        && let Some(verdict) = verdict(ran.report.error.as_ref(), ran.report.verify, ran.ended)
     {
         screen.line(&verdict)?;
     }
@@ -59,9 +59,12 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
 }
 
 /// Returns the last line of a self-test: what it found; `None` if nothing was verified.
-fn verdict(error: Option<&ErrorReport>, verify: Option<Verified>) -> Option<String> {
+fn verdict(error: Option<&ErrorReport>, verify: Option<Verified>, ended: Ended) -> Option<String> {
     if let Some(error) = error {
         return Some(format!("FAIL: {}", error.what));
+    }
+    if ended == Ended::Failed {
+        return Some("FAIL: a port or a worker failed before the end".into());
     }
     let packets = verify.map(|v| v.packets).filter(|packets| *packets > 0)?;
     Some(format!("PASS: {} packets, every byte verified", thousands(packets)))
@@ -273,13 +276,17 @@ mod tests {
             found.packets = packets;
             Some(found)
         };
-        for (verify, error, told) in [
-            (None, None, None),
-            (verify(0), None, None),
-            (verify(4_084_750), None, Some("PASS: 4,084,750 packets, every byte verified")),
-            (verify(7), Some(error("they differ")), Some("FAIL: they differ")),
+        let pass = Some("PASS: 4,084,750 packets, every byte verified");
+        let failed = Some("FAIL: a port or a worker failed before the end");
+        for (verify, error, ended, told) in [
+            (None, None, Ended::Done, None),
+            (verify(0), None, Ended::Done, None),
+            (verify(4_084_750), None, Ended::Done, pass),
+            (verify(4_084_750), None, Ended::Signal(2), pass),
+            (verify(4_084_750), None, Ended::Failed, failed),
+            (verify(7), Some(error("they differ")), Ended::Done, Some("FAIL: they differ")),
         ] {
-            assert_eq!(verdict(error.as_ref(), verify).as_deref(), told);
+            assert_eq!(verdict(error.as_ref(), verify, ended).as_deref(), told);
         }
     }
 

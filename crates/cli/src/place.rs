@@ -10,7 +10,7 @@ use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::placement::{EngineGauge, PlacementReport};
 use linerate_sys::netif::{Interface, NetFolder};
 
-use crate::counters::Counters;
+use crate::counters::Cycles;
 use crate::run::{Path, planned};
 use crate::screen::Screen;
 use crate::undo::{self, Record};
@@ -21,7 +21,7 @@ pub struct Interrupts {
     guards: Vec<InterruptGuard>,
     /// Declared after the guards, so that the record is removed after they have restored the
     /// interrupts.
-    _record: Record,
+    record: Record,
 }
 
 impl Interrupts {
@@ -64,7 +64,18 @@ impl Interrupts {
         for note in guards.iter().flat_map(InterruptGuard::notes) {
             screen.note(&format!("note: {note}\n"));
         }
-        Interrupts { guards, _record: record }
+        Interrupts { guards, record }
+    }
+
+    /// Restores the interrupts, and then removes the record; keeps it if they cannot be restored.
+    pub fn end(self, screen: &Screen) {
+        let Interrupts { guards, record } = self;
+        for guard in guards {
+            if let Err(e) = guard.end() {
+                screen.change(&format!("note: {}: {}\n", e.what, e.why));
+                record.leave();
+            }
+        }
     }
 }
 
@@ -94,21 +105,18 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Starts the search. `counters` were started before the workers; without them, the search compares CPU time.
-    pub fn start(
-        running: &Running,
-        counters: Option<Counters>,
-        interrupts: &Interrupts,
-    ) -> Placing {
+    /// Starts the search. `cycles` was started before the workers; without it, the search compares
+    /// CPU time.
+    pub fn start(running: &Running, cycles: Option<Cycles>, interrupts: &Interrupts) -> Placing {
         let over = Arc::new(AtomicBool::new(false));
         let mut gauge = EngineGauge::new(&running.control(), running.stats(), &over);
         for guard in &interrupts.guards {
             gauge = gauge.interrupts(guard);
         }
-        // Counters see the workers only, and not the kernel's work for interrupts, so they are not
+        // The counter sees the workers only, and not the kernel's work for interrupts, so it is not
         // used if interrupts move.
-        if let Some(mut counters) = counters.filter(|_| interrupts.guards.is_empty()) {
-            gauge = gauge.meter("cycles", Box::new(move || counters.cycles()));
+        if let Some(mut cycles) = cycles.filter(|_| interrupts.guards.is_empty()) {
+            gauge = gauge.meter("cycles", Box::new(move || cycles.read()));
         }
         let search = std::thread::Builder::new().name("placement".into());
         Placing { over, thread: search.spawn(move || gauge.search()).ok() }

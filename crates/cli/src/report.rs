@@ -49,7 +49,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
 pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     let p = &report.pace;
     let number = |n: Option<u64>| n.map_or("-".into(), thousands);
-    let limit = if p.unsent.is_some_and(|n| n > 0) { "   <- generator limit" } else { "" };
+    let limit = if p.unsent.is_some_and(|n| n > 0) { "   <- below the rate" } else { "" };
     let line = format!(
         "asked {}  sent {}  unsent {}  late p50 {}  p99 {}{limit}\n",
         number(p.asked),

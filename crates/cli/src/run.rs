@@ -12,7 +12,7 @@ use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
 
 use crate::args::{Memory, Run};
-use crate::counters::Counters;
+use crate::counters::{Counters, Cycles};
 use crate::errors::{self, Failure, RUNTIME};
 use crate::far;
 use crate::phases::{self, Phases};
@@ -60,11 +60,8 @@ pub struct Path {
 /// # Errors
 /// The failure because of which the path cannot run; a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
-    let ports = path.ports.iter().map(|(_, text)| text.as_str());
-    for left in undo::pending() {
-        screen.note(&format!("note: {left}; to restore it: {}\n", undo::UNDO));
-    }
-    let record = undo::record(ports, &path.drivers, screen);
+    let ports = || path.ports.iter().map(|(_, text)| text.as_str());
+    let record = undo::begin(ports, &path.drivers, screen);
     // Before ports are opened: a signal must not end this process while a device is changed.
     let signals = watched(path)?;
     let listening = run.control.as_deref().map(Listening::at).transpose()?;
@@ -132,7 +129,7 @@ fn run_with(
     }
     // Start the counters before the workers: they see only threads started after them.
     let counters = Counters::start();
-    let placed = run.place.as_ref().map(|_| Counters::start().ok());
+    let placed = run.place.as_ref().map(|_| Cycles::start().ok());
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let mut phases = Phases::start(path, &stats);
     let running = engine.start()?;
@@ -142,7 +139,7 @@ fn run_with(
     };
     let control = listening.map(serve).transpose()?;
     let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
-    let placing = placed.map(|counters| Placing::start(&running, counters, &interrupts));
+    let placing = placed.map(|cycles| Placing::start(&running, cycles, &interrupts));
     let ended = watch(&running, path, &mut phases, screen, &signals);
     // Read the time before draining: packets in flight may leave late or never, which must not
     // lower the rate.
@@ -154,7 +151,7 @@ fn run_with(
     drop(control);
     // Restore the interrupts while the port is open: a veth's NAPI, and its setting, go with the
     // port.
-    drop(interrupts);
+    interrupts.end(screen);
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();

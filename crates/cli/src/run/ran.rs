@@ -64,7 +64,7 @@ impl Ran {
         }
         self.report.verify = Some(verify);
         if self.report.error.is_none() {
-            self.report.error = unverified(&self.report);
+            self.report.error = unverified(&self.report).or_else(|| last_lost(&self.report));
         }
         self.report.far = Some(far);
         Ok(())

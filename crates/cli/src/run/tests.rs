@@ -70,23 +70,33 @@ fn run_failure_takes_precedence_over_failed_verification() {
     assert_eq!(ran(|_, _| (), Ended::Failed).exit(), RUNTIME);
 }
 
+/// Returns the result of a second process that received so many packets.
+fn far(packets: u64, whole: bool, lost: u64) -> (FarReport, Verified) {
+    let received = Passed { packets, bytes: 600 };
+    let cpu_seconds = 0.1;
+    let far = FarReport {
+        process: 1,
+        received,
+        whole,
+        verified: packets,
+        copied_bytes: None,
+        cpu_seconds,
+    };
+    let mut verified = Verified::default();
+    (verified.packets, verified.lost) = (packets, lost);
+    (far, verified)
+}
+
+#[test]
+fn dropped_last_packets_are_a_fault_although_the_second_process_found_none_lost() {
+    let mut ran = ran_to("sink:blind,qdisc=fifo,limit=3", |_, _| (), Ended::Done);
+    assert_eq!((ran.exit(), ran.report.ledger.sent), (0, 3));
+    ran.add_far(Ok(far(3, true, 0))).unwrap();
+    assert_eq!(ran.exit(), CHECK);
+}
+
 #[test]
 fn packets_that_miss_the_second_process_are_in_no_ledger() {
-    let far = |packets, whole, lost| {
-        let received = Passed { packets, bytes: 600 };
-        let cpu_seconds = 0.1;
-        let far = FarReport {
-            process: 1,
-            received,
-            whole,
-            verified: packets,
-            copied_bytes: None,
-            cpu_seconds,
-        };
-        let mut verified = Verified::default();
-        (verified.packets, verified.lost) = (packets, lost);
-        (far, verified)
-    };
     let added = |found| {
         let mut ran = ran(|_, _| (), Ended::Done);
         ran.add_far(found).map(|()| ran.exit()).map_err(|failure| failure.exit)

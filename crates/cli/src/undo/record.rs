@@ -13,12 +13,15 @@ use linerate_sys::netif::{Interface, NapiHold};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::{Left, Line, folder, napi_hold};
+use super::left::{Left, napi_hold};
+use super::line::Line;
+use super::lock::Lock;
+use super::{NEW, RECORD, UNDO, folder};
 use crate::run::planned;
 use crate::screen::Screen;
 
-/// The record of a run, in a file that is removed when the last clone of this value is dropped. A run that changes
-/// nothing has no file.
+/// The record of a run, in a file that is removed when the last clone of this value is dropped, if
+/// the changes are undone by then. A run that changes nothing has no file.
 #[derive(Clone, Default)]
 pub struct Record(Arc<Mutex<Written>>);
 
@@ -29,14 +32,22 @@ struct Written {
     lines: Vec<Line>,
     /// The folder, and the name of the file in it.
     file: Option<(OwnedFd, String)>,
+    /// True if interrupts were not restored, whose state cannot be read.
+    is_left: bool,
 }
 
 impl Drop for Written {
     fn drop(&mut self) {
-        if let Some((folder, name)) = &self.file {
-            let _ = unlinkat(folder, name, AtFlags::empty());
-            FILES.fetch_sub(1, Ordering::Relaxed);
+        let Some((folder, name)) = &self.file else { return };
+        // A port that could not be closed has restored nothing: its worker may be in a call of the
+        // device that does not return.
+        let is_left = |line: &Line| !matches!(line.left, Left::Interrupts(_)) && line.may_be_left();
+        if self.is_left || self.lines.iter().any(is_left) {
+            let left = "an interface may stay changed; once this process has ended, restore it by";
+            return Screen::plain(false).change(&format!("note: {left}: {UNDO}\n"));
         }
+        let _ = unlinkat(folder, name, AtFlags::empty());
+        FILES.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -54,6 +65,16 @@ pub fn record<'a>(
     drivers: &Registry,
     screen: &Screen,
 ) -> Record {
+    record_locked(None, ports, drivers, screen)
+}
+
+/// Records as [`record`]; `lock` is the lock of the folder, if the caller has it.
+pub(super) fn record_locked<'a>(
+    lock: Option<&Lock<'_>>,
+    ports: impl IntoIterator<Item = &'a str>,
+    drivers: &Registry,
+    screen: &Screen,
+) -> Record {
     let mut changes: Vec<Change> = Vec::new();
     for text in ports {
         changes.extend(planned(drivers, text).map(|plan| plan.changes()).unwrap_or_default());
@@ -61,37 +82,43 @@ pub fn record<'a>(
     for change in &changes {
         screen.change(&format!("note: {change} until the run ends\n"));
     }
-    Record::of("", changes.into_iter().filter_map(Left::by), screen)
+    Record::of("", lock, changes.into_iter().filter_map(Left::by), screen)
 }
 
 /// Records interrupts that may be moved.
 pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Record {
     let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
-    Record::of("-place", changes.iter().map(left), screen)
+    Record::of("-place", None, changes.iter().map(left), screen)
 }
 
 impl Record {
     fn of(
         kind: &'static str,
+        lock: Option<&Lock<'_>>,
         changes: impl Iterator<Item = (String, Left)>,
         screen: &Screen,
     ) -> Record {
-        let mut written = Written { kind, lines: Vec::new(), file: None };
+        let mut written = Written { kind, lines: Vec::new(), file: None, is_left: false };
         let lines: Result<Vec<Line>, Errno> =
             changes.map(|(name, left)| Line::here(&name, left)).collect();
         let done = lines.and_then(|lines| {
             written.lines = lines;
-            written.write()
+            written.write(lock.is_some(), screen)
         });
         say(done, screen);
         Record(Arc::new(Mutex::new(written)))
+    }
+
+    /// Keeps the file, because interrupts were not restored.
+    pub fn leave(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_left = true;
     }
 
     /// Records that the hold of an interface is about to be changed to `time`, 0 for none. The hold from before the
     /// first change remains the one to restore.
     pub fn hold(&self, interface: &str, time: Duration, screen: &Screen) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        say(written.hold(interface, napi_hold(time)), screen);
+        say(written.hold(interface, napi_hold(time), screen), screen);
     }
 }
 
@@ -114,7 +141,7 @@ fn say(written: Result<(), Errno>, screen: &Screen) {
 }
 
 impl Written {
-    fn hold(&mut self, interface: &str, set: NapiHold) -> Result<(), Errno> {
+    fn hold(&mut self, interface: &str, set: NapiHold, screen: &Screen) -> Result<(), Errno> {
         let now = Interface::open(interface).and_then(|found| NapiHold::now(&found));
         let now = now.map_err(|_| Errno::NODEV)?;
         let sets = self.lines.iter_mut().find_map(|line| match &mut line.left {
@@ -132,28 +159,38 @@ impl Written {
                 self.lines.push(Line::here(interface, left)?);
             }
         }
-        self.write()
+        self.write(false, screen)
     }
 
-    /// Writes the file, or replaces it by another one.
-    fn write(&mut self) -> Result<(), Errno> {
+    /// Writes the file, or replaces it by another one; locks the folder unless its caller has.
+    fn write(&mut self, is_locked: bool, screen: &Screen) -> Result<(), Errno> {
         let Some(Line { pid, start, .. }) = self.lines.first() else { return Ok(()) };
         let text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();
         if let Some((folder, name)) = &self.file {
-            // Not a record's name: if this process is killed here, the file before it is the record.
-            let new = format!("new-{name}");
-            create(folder, &new, &text)?;
-            return renameat(folder, &new, folder, name).inspect_err(|_| {
-                let _ = unlinkat(folder, &new, AtFlags::empty());
-            });
+            let _lock = (!is_locked).then(|| Lock::of(folder, screen));
+            return replace(folder, name, &text);
         }
         let (_, folder) = folder(true)?;
-        let name = format!("run-{pid}-{start}{}", self.kind);
+        let name = format!("{RECORD}{pid}-{start}{}", self.kind);
+        let lock = (!is_locked).then(|| Lock::of(&folder, screen));
         create(&folder, &name, &text)?;
+        drop(lock);
         self.file = Some((folder, name));
         FILES.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Replaces a record by one with this text.
+pub(super) fn replace(folder: &OwnedFd, name: &str, text: &str) -> Result<(), Errno> {
+    // Not a record's name: if this process is killed here, the file before it is the record.
+    let new = format!("{NEW}{name}");
+    // A process that was killed may have left it.
+    let _ = unlinkat(folder, &new, AtFlags::empty());
+    create(folder, &new, text)?;
+    renameat(folder, &new, folder, name).inspect_err(|_| {
+        let _ = unlinkat(folder, &new, AtFlags::empty());
+    })
 }
 
 /// Creates a file in the folder, or nothing.

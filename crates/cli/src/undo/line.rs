@@ -1,0 +1,297 @@
+//! One line of a record: a change on an interface, and the run that made it.
+
+use std::os::unix::fs::MetadataExt;
+use std::{fmt, fs, mem};
+
+use linerate::Error;
+use linerate_ctl::doctor::{Finding, Level};
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
+use rustix::io::Errno;
+
+use super::ends::{is_free_soon, other_end};
+use super::left::{Left, Undone};
+use crate::screen::Screen;
+
+/// The form of a record's line.
+const FORM: &str = "linerate-undo/2";
+/// The former form, in which a line has no PID namespace.
+const FIRST_FORM: &str = "linerate-undo/1";
+
+/// Returns the number of a namespace from its file in /proc.
+fn namespace(file: &str) -> Option<u64> {
+    fs::metadata(file).ok().map(|found| found.ino())
+}
+
+/// Returns the number of the network namespace of this process.
+pub(super) fn netns() -> Option<u64> {
+    namespace("/proc/thread-self/ns/net")
+}
+
+/// Returns the number of the PID namespace of this process; `None` if the kernel has none.
+pub(super) fn pidns() -> Option<u64> {
+    namespace("/proc/self/ns/pid")
+}
+
+/// Returns the number of a process, and its start time, which distinguishes it from a later one
+/// with the same number; `process` is its folder in /proc. The number of `self` is that of the
+/// PID namespace that /proc shows, which may be another one than that of getpid(2).
+///
+/// Source: proc_pid_stat(5), fields 1 and 22; field 2 is a name in parentheses, which may contain
+/// any character.
+pub(super) fn identity(process: &str) -> Option<(u32, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (front, behind) = stat.rsplit_once(')')?;
+    let mut fields = behind.split_whitespace();
+    // A process in state Z has ended and waits for its parent: it makes no more changes.
+    fields.next().filter(|state| *state != "Z")?;
+    let start = fields.nth(18)?.parse().ok()?;
+    Some((front.split_whitespace().next()?.parse().ok()?, start))
+}
+
+/// Returns the start time of a process.
+pub(super) fn started(pid: u32) -> Option<u64> {
+    identity(&pid.to_string()).map(|(_, start)| start)
+}
+
+/// The state of the run that wrote a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    Lives,
+    Ended,
+    /// The run is of another PID namespace, whose processes are unknown here.
+    Elsewhere,
+}
+
+/// One line of a record: a change on an interface.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub pid: u32,
+    pub start: u64,
+    /// The PID namespace of the process; `None` in the first form, and if the kernel has none.
+    pub pidns: Option<u64>,
+    pub netns: u64,
+    pub index: u32,
+    pub interface: String,
+    pub left: Left,
+}
+
+impl Line {
+    /// Returns the line of a change by this process in this network namespace.
+    pub fn here(interface: &str, left: Left) -> Result<Line, Errno> {
+        let (pid, start) = identity("self").ok_or(Errno::SRCH)?;
+        let netns = netns().ok_or(Errno::NOENT)?;
+        let index = Interface::open(interface).map_or(0, |found| found.index());
+        let (pidns, interface) = (pidns(), interface.to_owned());
+        Ok(Line { pid, start, pidns, netns, index, interface, left })
+    }
+
+    /// Parses a line of either form.
+    pub fn of(text: &str) -> Option<Line> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (pidns, [pid, start, netns, index, interface, left]) = match words[..] {
+            [FORM, pid, start, pidns, netns, index, interface, left] => {
+                (Some(pidns.parse().ok()?), [pid, start, netns, index, interface, left])
+            }
+            [FIRST_FORM, pid, start, netns, index, interface, left] => {
+                (None, [pid, start, netns, index, interface, left])
+            }
+            _ => return None,
+        };
+        let (interface, left) = (interface.to_owned(), Left::of(left)?);
+        let (pid, start) = (pid.parse().ok()?, start.parse().ok()?);
+        let (netns, index) = (netns.parse().ok()?, index.parse().ok()?);
+        Some(Line { pid, start, pidns, netns, index, interface, left })
+    }
+
+    /// Returns the state of the run.
+    pub fn run(&self) -> Run {
+        if self.pidns.is_some() && self.pidns != pidns() {
+            Run::Elsewhere
+        } else if started(self.pid) == Some(self.start) {
+            Run::Lives
+        } else {
+            Run::Ended
+        }
+    }
+
+    /// Returns true if the run has ended, and its change can be undone in this network namespace.
+    pub fn is_of_ended_run_here(&self) -> bool {
+        self.run() == Run::Ended && netns() == Some(self.netns)
+    }
+
+    /// Returns true if the run may still need the setting that `other`, of an ended run, changed too.
+    fn needs_same_as(&self, other: &Line) -> bool {
+        let is_same = (self.netns, self.index) == (other.netns, other.index)
+            && mem::discriminant(&self.left) == mem::discriminant(&other.left);
+        // What the ended run has found is what a run that started earlier has set.
+        let is_restored_to = matches!(other.left, Left::Hold { .. } | Left::Rss { .. });
+        is_same
+            && match self.run() {
+                Run::Lives => !is_restored_to || self.start >= other.start,
+                Run::Elsewhere => true,
+                Run::Ended => false,
+            }
+    }
+
+    /// Returns the interface, also under another name; `None` if it no longer exists.
+    fn there(&self) -> linerate::Result<Option<Interface>> {
+        let is_gone = |e: &linerate::Error| e.code == linerate::Code::NoDevice;
+        match Interface::by_index(self.index) {
+            Ok(there) if there.name().as_str() == self.interface => Ok(Some(there)),
+            // Renamed, or recorded by an alternative name. The kernel may give the index to a new
+            // interface; if another one has the old name, nothing tells which of the two was
+            // changed.
+            Ok(there) => match Interface::open(&self.interface) {
+                Err(e) if is_gone(&e) => Ok(Some(there)),
+                Err(e) => Err(e),
+                Ok(found) if found.index() == self.index => Ok(Some(there)),
+                Ok(_) => {
+                    let (name, index) = (&self.interface, self.index);
+                    let what = format!("{name} was not restored");
+                    let why = format!("interface {index} is called {} now", there.name());
+                    let fix = "restore it by hand, and remove the record";
+                    Err(Error::new(linerate::Code::Busy, what, why).fix(fix))
+                }
+            },
+            Err(e) if is_gone(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Returns true if the setting is changed, or may be.
+    pub fn may_be_left(&self) -> bool {
+        match self.there() {
+            Ok(Some(there)) => !matches!(self.left.is_left(&there), Ok(Some(false))),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// Describes the change, if its run was killed and `--undo` would undo it in this namespace.
+    pub fn pending(&self) -> Option<String> {
+        if !self.is_of_ended_run_here() {
+            return None;
+        }
+        // What cannot be read may be left.
+        let (interface, is_left) = match self.there() {
+            Ok(None) => return None,
+            Ok(Some(there)) => (there.name().to_string(), self.left.is_left(&there).ok().flatten()),
+            Err(_) => (self.interface.clone(), None),
+        };
+        let verb = match is_left {
+            Some(false) => return None,
+            None => "may have left",
+            Some(true) => "left",
+        };
+        let (changed, _) = self.left.descriptions();
+        Some(format!("a killed run {verb} {interface} changed: {changed}"))
+    }
+
+    /// Undoes the change, and returns what was found: at level `Ok` if nothing is left to be undone.
+    /// `all` has the lines of all records.
+    pub fn undo(&self, all: &[&Line], screen: &Screen) -> Finding {
+        let refused = match self.run() {
+            Run::Lives => Some((
+                "the run that changed it still runs, and will restore it when it ends",
+                self.end_command(),
+            )),
+            Run::Elsewhere => Some((
+                "the run that changed it is of another PID namespace, and may still run",
+                "repeat it in that namespace; if that no longer exists, restore it by hand, and \
+                 remove the record"
+                    .into(),
+            )),
+            Run::Ended if netns() != Some(self.netns) => Some((
+                "it is in another network namespace, which may no longer exist",
+                "repeat it in that namespace (ip netns lists them): ip netns exec NAME linerate \
+                 doctor --undo"
+                    .into(),
+            )),
+            Run::Ended if all.iter().any(|line| line.needs_same_as(self)) => Some((
+                "another run, which may still run, has changed it since, and needs it as it is",
+                "repeat it when that run has ended".into(),
+            )),
+            Run::Ended => self
+                .needed()
+                .map(|fix| ("an XDP program on its other end may need it as it is", fix)),
+        };
+        match refused {
+            Some((why, fix)) => self.not_restored(&self.left.descriptions().0, why, &fix),
+            None => match self.restore(screen) {
+                Ok(finding) => finding,
+                // What could not be read or restored stays in the record.
+                Err(e) => Finding::of(Level::Miss, &e),
+            },
+        }
+    }
+
+    /// Returns the remedy if the checksum offload is off, and an XDP program on the other end, which
+    /// may be that of another port, may need it off.
+    fn needed(&self) -> Option<String> {
+        if self.left != Left::Checksums || !self.may_be_left() || is_free_soon(self) {
+            return None;
+        }
+        let other = other_end(&LinkInfo::of(&self.there().ok()??).ok()?)?;
+        let other = Interface::by_index(other).ok()?.name();
+        Some(format!("repeat it when that program has ended; see: ip -d link show {other}"))
+    }
+
+    /// Returns the finding that the change stays; `state` describes the present setting.
+    fn not_restored(&self, state: &str, why: &str, fix: &str) -> Finding {
+        let what = format!("{} was not restored: {state}", self.interface);
+        let mut finding = Finding::new(Level::Warn, what);
+        finding.why(why).fix(fix);
+        finding
+    }
+
+    /// Returns the remedy that ends the run: with a command only if kill(1) knows the process by
+    /// the number that /proc shows.
+    fn end_command(&self) -> String {
+        let is_same = identity("self").is_some_and(|(pid, _)| pid == std::process::id());
+        match is_same && self.pid > 1 {
+            true => format!("end that run: kill -INT {}", self.pid),
+            false => "end that run".into(),
+        }
+    }
+
+    /// Undoes the change unless another program has changed the setting since; returns what was
+    /// found.
+    fn restore(&self, screen: &Screen) -> linerate::Result<Finding> {
+        let Line { pid, interface, .. } = self;
+        let nothing = "so nothing has to be restored";
+        let told = match self.there()? {
+            None => format!("{interface} no longer exists, {nothing}"),
+            Some(there) => match self.left.undo(&there, interface, screen)? {
+                Undone::Restored => {
+                    let (_, again) = self.left.descriptions();
+                    format!("{}: {again}, as before process {pid}", there.name())
+                }
+                Undone::Changed(setting) => {
+                    format!("the {setting} of {interface} was changed since, so it stays as it is")
+                }
+                Undone::Gone(what) => {
+                    format!("{}: {what} no longer exists, {nothing}", there.name())
+                }
+                Undone::Unknown(fix) => {
+                    let state = "its RSS table is neither that of a port nor the former one";
+                    let why = "the device stored another table than the run set, or another \
+                               program has changed it since";
+                    return Ok(self.not_restored(state, why, &fix));
+                }
+            },
+        };
+        Ok(Finding::new(Level::Ok, told))
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { pid, start, pidns, netns, index, interface, left } = self;
+        match pidns {
+            Some(pidns) => write!(f, "{FORM} {pid} {start} {pidns} {netns} ")?,
+            None => write!(f, "{FIRST_FORM} {pid} {start} {netns} ")?,
+        }
+        write!(f, "{index} {interface} {left}")
+    }
+}

@@ -1,0 +1,301 @@
+//! Tests of records on a folder of the test, and of their lines.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use linerate_ctl::affinity::Was;
+use linerate_sys::netif::{NapiHold, Rss};
+use rustix::fs::FlockOperation;
+
+use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
+use super::line::{identity, netns, pidns};
+use super::*;
+
+/// A number that no process has.
+const NO_PROCESS: u32 = u32::MAX;
+
+/// A folder of records, which is removed after the test.
+struct Folder {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let name = format!("linerate-undo-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        let folder = open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        Folder { path, folder }
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) {
+        fs::write(self.path.join(name), text).unwrap();
+        fs::set_permissions(self.path.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Makes a file older than the age at which an unfinished one is removed.
+    fn make_old(&self, name: &str) {
+        let file = fs::File::options().write(true).open(self.path.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).unwrap().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Undoes the records; returns the level and the text of each finding, and its reason.
+    fn undo(&self) -> Vec<(Level, String, String)> {
+        let found = undo_in(&self.path, &self.folder, &Screen::plain(true)).into_iter();
+        found.map(|f| (f.level, f.what, f.why.unwrap_or_default())).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Returns the line of a run that has ended, on an interface that no longer exists.
+fn ended(interface: &str, start: u64) -> Line {
+    Line {
+        pid: NO_PROCESS,
+        start,
+        pidns: pidns(),
+        netns: netns().unwrap(),
+        index: 1 << 30,
+        interface: interface.into(),
+        left: Left::Checksums,
+    }
+}
+
+fn rss(table: &[u32], key: &[u8]) -> Rss {
+    let mut rss = Rss::default();
+    (rss.table, rss.key) = (table.to_vec(), key.to_vec());
+    rss
+}
+
+#[test]
+fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_are_removed() {
+    let folder = Folder::new("unreadable");
+    let (own, own_start) = identity("self").unwrap();
+    folder.write("run-7-8", "half a li", 0o600);
+    folder.write("run-7-9", &format!("{}\n", ended("gone0", 9)), 0o620);
+    folder.write(&format!("run-{NO_PROCESS}-10"), "", 0o600);
+    folder.write(&format!("new-run-{NO_PROCESS}-11"), "half a li", 0o600);
+    folder.write(&format!("new-run-{own}-{own_start}"), "half a li", 0o600);
+    folder.write("other", "half a li", 0o600);
+    let ended = [format!("run-{NO_PROCESS}-10"), format!("new-run-{NO_PROCESS}-11")];
+    folder.undo();
+    assert!(ended.iter().all(|name| folder.names().contains(name)), "they may be of a container");
+    ended.iter().for_each(|name| folder.make_old(name));
+    folder.make_old(&format!("new-run-{own}-{own_start}"));
+    let found = folder.undo();
+    assert_eq!(found.len(), 2, "{found:?}");
+    for name in ["run-7-8", "run-7-9"] {
+        let what = format!("the record {} cannot be read", folder.path.join(name).display());
+        assert!(found.iter().any(|(level, told, _)| *level == Level::Warn && *told == what));
+    }
+    let unfinished = format!("new-run-{own}-{own_start}");
+    assert_eq!(folder.names(), [unfinished.as_str(), "other", "run-7-8", "run-7-9"]);
+}
+
+#[test]
+fn records_of_later_runs_are_undone_first_and_each_record_from_its_end() {
+    let folder = Folder::new("order");
+    // Names whose order is not that of the times.
+    for (name, start, interfaces) in [
+        ("run-1-a", 20, ["c0", "d0"]),
+        ("run-2-b", 10, ["a0", "b0"]),
+        ("run-3-c", 30, ["e0", "f0"]),
+    ] {
+        let lines = interfaces.map(|interface| format!("{}\n", ended(interface, start)));
+        folder.write(name, &lines.concat(), 0o600);
+    }
+    let told: Vec<String> = folder.undo().into_iter().map(|(_, what, _)| what).collect();
+    let names = ["f0", "e0", "d0", "c0", "b0", "a0"];
+    let gone = |name: &str| format!("{name} no longer exists, so nothing has to be restored");
+    assert_eq!(told, names.map(gone));
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn setting_that_a_running_process_has_changed_since_is_not_undone() {
+    let folder = Folder::new("running");
+    let (pid, start) = identity("self").unwrap();
+    let running = Line { pid, start, ..ended("gone0", 0) };
+    let hold = Left::Hold { sets: vec![NapiHold::default()], before: NapiHold::default() };
+    let other = Line { left: hold, ..ended("gone0", 3) };
+    folder.write("run-1", &format!("{running}\n"), 0o600);
+    folder.write("run-2", &format!("{}\n", ended("gone0", 2)), 0o600);
+    folder.write("run-3", &format!("{other}\n"), 0o600);
+    let found = folder.undo();
+    let warned = |part: &str| {
+        found.iter().any(|(level, _, why)| *level == Level::Warn && why.contains(part))
+    };
+    assert!(warned("still runs, and will restore it") && warned("needs it as it is"), "{found:?}");
+    assert_eq!(folder.names(), ["run-1", "run-2"], "a hold is another setting");
+    fs::remove_file(folder.path.join("run-1")).unwrap();
+    assert_eq!(folder.undo()[0].0, Level::Ok);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn hold_of_a_run_that_was_killed_after_an_earlier_one_has_started_is_undone() {
+    let folder = Folder::new("earlier");
+    let (pid, start) = identity("self").unwrap();
+    let hold = || Left::Hold { sets: vec![NapiHold::default()], before: NapiHold::default() };
+    let running = Line { pid, start, left: hold(), ..ended("gone0", 0) };
+    folder.write("run-1", &format!("{running}\n"), 0o600);
+    folder.write(
+        "run-2",
+        &format!("{}\n", Line { left: hold(), ..ended("gone0", start - 1) }),
+        0o600,
+    );
+    folder.write(
+        "run-3",
+        &format!("{}\n", Line { left: hold(), ..ended("gone0", start + 1) }),
+        0o600,
+    );
+    folder.undo();
+    assert_eq!(folder.names(), ["run-1", "run-2"], "the run that started later is undone");
+}
+
+#[test]
+fn line_that_is_undone_is_removed_from_its_record() {
+    let folder = Folder::new("rest");
+    let line = Line { netns: 0, ..ended("away0", 5) };
+    let text = format!("half a li\n{line}\n{}\n", ended("gone0", 5));
+    folder.write("run-1", &text, 0o600);
+    folder.write("new-run-1", "of a killed process", 0o600);
+    folder.undo();
+    assert_eq!(folder.names(), ["run-1"]);
+    let text = fs::read_to_string(folder.path.join("run-1")).unwrap();
+    assert_eq!(text, format!("half a li\n{line}\n"));
+}
+
+#[test]
+fn folder_is_locked_until_the_lock_is_dropped() {
+    let folder = Folder::new("lock");
+    let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let try_lock = || rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive);
+    let lock = Lock::of(&folder.folder, &Screen::plain(true));
+    assert_eq!(try_lock(), Err(Errno::WOULDBLOCK));
+    drop(lock);
+    assert_eq!(try_lock(), Ok(()));
+}
+
+#[test]
+fn run_of_another_pid_namespace_may_still_run() {
+    let Some(own) = pidns() else { return println!("skipped: the kernel has no PID namespaces") };
+    let folder = Folder::new("pidns");
+    let line = Line { pidns: Some(own + 1), ..ended("gone0", 5) };
+    folder.write("run-1", &format!("{line}\n"), 0o600);
+    let found = folder.undo();
+    assert!(found[0].0 == Level::Warn && found[0].2.contains("PID namespace"), "{found:?}");
+    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
+    let remove = format!("remove the record {}", folder.path.join("run-1").display());
+    assert!(found[0].fix.as_ref().unwrap().text.contains(&remove), "{found:?}");
+    assert_eq!((folder.names(), line.pending()), (vec!["run-1".into()], None));
+    assert!(!line.is_of_ended_run_here() && ended("gone0", 5).is_of_ended_run_here());
+}
+
+#[test]
+fn time_and_polls_of_a_hold_are_compared_separately() {
+    let hold = |time_ns, polls| NapiHold { time_ns, polls };
+    let (sets, before) = ([hold(250_000, 1)], hold(20_000, 2));
+    // The run was killed between the writes of the two.
+    for now in [hold(250_000, 1), hold(250_000, 2), hold(20_000, 1)] {
+        assert!(is_of_run(now, &sets, before), "{now:?}");
+    }
+    // Another program has set the time, and the same number of polls by chance.
+    for now in [hold(70_000, 1), hold(250_000, 3)] {
+        assert!(!is_of_run(now, &sets, before), "{now:?}");
+    }
+}
+
+#[test]
+fn rss_table_that_is_neither_set_nor_former_is_left_to_the_user() {
+    let (set, before) = (rss(&[0, 2, 0, 2], &[]), rss(&[0, 1, 2, 0], &[7, 0xff]));
+    let is_unknown = |now: &Rss| is_of_neither(now, &set, &before);
+    assert!(!is_unknown(&rss(&[0, 2, 0, 2], &[7, 0xff])), "it is to be restored");
+    assert!(!is_unknown(&rss(&[0, 1, 2, 0], &[7, 0xff])), "it is restored");
+    assert!(!is_unknown(&rss(&[0, 1, 2, 0], &[9])), "the run has set no key");
+    assert!(is_unknown(&rss(&[0, 0, 0, 0], &[7, 0xff])));
+    let is_left = |table: &[u32]| is_left_of(&rss(table, &[7, 0xff]), &set, &before);
+    assert_eq!(is_left(&[0, 2, 0, 2]), Some(true));
+    assert_eq!(is_left(&[0, 1, 2, 0]), Some(false));
+    assert_eq!(is_left(&[0, 0, 0, 0]), None, "it may be left");
+    let even = by_hand("eth0", &set, &before);
+    assert!(even.ends_with(": ethtool -X eth0 equal 3"), "{even}");
+    let set = rss(&[0, 2, 0, 2], &[1, 1]);
+    assert!(by_hand("eth0", &set, &before).ends_with(" -X eth0 hkey 07:ff equal 3"));
+    let odd = by_hand("eth0", &set, &rss(&[2, 2, 0, 0], &[7]));
+    assert!(odd.contains("table (2,2,0,0 hkey 07) by hand"), "{odd}");
+}
+
+#[test]
+fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
+    let mut line = Line {
+        pid: 7,
+        start: 8,
+        pidns: Some(6),
+        netns: 9,
+        index: 3,
+        interface: "v1".into(),
+        left: Left::Checksums,
+    };
+    let text = "linerate-undo/2 7 8 6 9 3 v1 checksum-offload";
+    assert_eq!((line.to_string().as_str(), Line::of(text).as_ref()), (text, Some(&line)));
+    // The first form has no PID namespace.
+    line.pidns = None;
+    let text = "linerate-undo/1 7 8 9 3 v1 checksum-offload";
+    assert_eq!((line.to_string().as_str(), Line::of(text)), (text, Some(line)));
+    for was in [Was::read("irq=34=0-1").unwrap(), Was::read("thread=5=0,1").unwrap()] {
+        let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v1 {was}")).unwrap();
+        assert_eq!(line.left, Left::Interrupts(was));
+    }
+    for text in ["hold=250000/1=20000/2", "hold=250000/1,0/0=20000/2"] {
+        let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v0 {text}")).unwrap();
+        assert_eq!(line.left.to_string(), text);
+        assert_eq!(line.left.descriptions().1, "NAPI holds it for 20 us again");
+    }
+    let text = "rss=0,2,0,2/=0,1,2,3/6d5a00ff";
+    let line = Line::of(&format!("linerate-undo/1 7 8 9 3 eth0 {text}")).unwrap();
+    let Left::Rss { set, before } = &line.left else { panic!("{line:?}") };
+    assert_eq!((&set.table, &set.key), (&vec![0, 2, 0, 2], &vec![]));
+    assert_eq!((&before.table, &before.key), (&vec![0, 1, 2, 3], &vec![0x6d, 0x5a, 0, 0xff]));
+    assert_eq!(line.left.to_string(), text);
+    for bad in [
+        "",
+        "linerate-undo/1 7 8 9 3 v1 rss=0,1/",
+        "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,x/",
+        "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,1/6d5",
+        "linerate-undo/1 7 8 9 3 v1 rss=/=0,1/",
+        "linerate-undo/1 7 8 9 3 v1 queues",
+        "linerate-undo/1 7 8 9 3 v1 hold=250000/1",
+        "linerate-undo/1 7 8 9 3 v1 hold=250000/1,=0/0",
+        "linerate-undo/1 7 8 9 3 v1 hold=250000/1=-1/0",
+        "linerate-undo/1 7 8 9 3 v1 irq=34=/../0",
+        "linerate-undo/1 -7 8 9 3 v1 checksum-offload",
+        "linerate-undo/1 7 8 9 3 v1 checksum-offload more",
+        "linerate-undo/1 7 8 6 9 3 v1 checksum-offload",
+        "linerate-undo/2 7 8 9 3 v1 checksum-offload",
+        "linerate-undo/3 7 8 6 9 3 v1 checksum-offload",
+    ] {
+        assert_eq!(Line::of(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn a_process_is_told_from_a_later_one_of_its_number() {
+    let (pid, start) = identity("self").unwrap();
+    assert!(start > 0 && started(pid) == Some(start));
+    assert_eq!(started(NO_PROCESS), None);
+    assert!(!is_own(fs::File::open("/dev/null").unwrap(), FileType::RegularFile));
+}
