@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, un
 use rustix::io::Errno;
 
 use crate::screen::Screen;
-use ends::{ends, is_free_soon};
+use ends::{detached, ends, is_free_soon};
 use left::Left;
 use line::{Line, Run, started};
 use lock::Lock;
@@ -150,6 +150,8 @@ impl Records {
         let (all, mut found): (Vec<&Line>, _) = (self.lines().collect(), Vec::new());
         for Recorded { name, lines, unread } in &self.read {
             let path = self.path.join(name);
+            // A run that ends meanwhile removes its record by itself.
+            let has_lived = lines.first().is_some_and(|line| line.run() == Run::Lives);
             let mut kept: Vec<&Line> = Vec::new();
             // The last change first, and also the others if one cannot be undone.
             for line in lines.iter().rev() {
@@ -164,7 +166,7 @@ impl Records {
                 }
                 found.push(finding);
             }
-            if kept.len() == lines.len() {
+            if has_lived || kept.len() == lines.len() {
                 continue;
             }
             let kept = kept.iter().rev().map(|line| format!("{line}\n"));
@@ -212,7 +214,8 @@ where
 {
     let found = folder(false);
     let lock = found.as_ref().ok().map(|(_, folder)| Lock::of(folder, screen));
-    if let Ok((path, folder)) = &found {
+    // Without the lock another run may record a setting while it is restored.
+    if let (Ok((path, folder)), true) = (&found, lock.as_ref().is_some_and(Lock::is_held)) {
         recover(path, folder, ports(), drivers, screen);
     }
     for left in pending() {
@@ -235,12 +238,12 @@ fn recover<'a>(
     if records.read.is_empty() {
         return;
     }
-    let ends = ends(ports, drivers);
+    let (ends, until) = (ends(ports, drivers), detached());
     let is_wanted = |line: &Line| {
         let is_read = !matches!(line.left, Left::Interrupts(_));
         let is_of_path = ends.contains(&line.index);
         let is_wanted = is_read && is_of_path && line.is_of_ended_run_here();
-        is_wanted && line.may_be_left() && is_free_soon(line)
+        is_wanted && line.may_be_left() && is_free_soon(line, until)
     };
     for finding in records.undo(folder, is_wanted, screen) {
         // What is left is in the notes of pending changes.

@@ -32,10 +32,14 @@ pub(super) fn other_end(info: &LinkInfo) -> Option<u32> {
     info.other.filter(|_| info.kind == "veth" && !info.other_is_elsewhere)
 }
 
-/// Returns true if no XDP program is attached that may need the line's change, at the latest once
-/// the kernel has detached the program of a process that has just ended.
-pub(super) fn is_free_soon(line: &Line) -> bool {
-    let until = Instant::now() + DETACHED;
+/// Returns the time at which the kernel has detached the programs of processes that have ended.
+pub(super) fn detached() -> Instant {
+    Instant::now() + DETACHED
+}
+
+/// Returns true if no XDP program is attached that may need the line's change, at the latest at
+/// `until`.
+pub(super) fn is_free_soon(line: &Line, until: Instant) -> bool {
     loop {
         match is_free(line) {
             Some(false) if Instant::now() < until => thread::sleep(STEP),

@@ -9,7 +9,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 use rustix::io::Errno;
 
-use super::ends::{is_free_soon, other_end};
+use super::ends::{detached, is_free_soon, other_end};
 use super::left::{Left, Undone};
 use crate::screen::Screen;
 
@@ -229,7 +229,7 @@ impl Line {
     /// Returns the remedy if the checksum offload is off, and an XDP program on the other end, which
     /// may be that of another port, may need it off.
     fn needed(&self) -> Option<String> {
-        if self.left != Left::Checksums || !self.may_be_left() || is_free_soon(self) {
+        if self.left != Left::Checksums || !self.may_be_left() || is_free_soon(self, detached()) {
             return None;
         }
         let other = other_end(&LinkInfo::of(&self.there().ok()??).ok()?)?;

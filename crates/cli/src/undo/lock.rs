@@ -16,7 +16,10 @@ const UNLOCKED: Duration = Duration::from_secs(2);
 
 /// A lock of the folder against other descriptors of it, also of this process. It ends when the
 /// value is dropped.
-pub(super) struct Lock<'a>(&'a OwnedFd);
+pub(super) struct Lock<'a> {
+    folder: &'a OwnedFd,
+    is_held: bool,
+}
 
 impl<'a> Lock<'a> {
     /// Locks the folder; prints a warning, and returns without the lock, if that is not possible in
@@ -25,7 +28,7 @@ impl<'a> Lock<'a> {
         let until = Instant::now() + UNLOCKED;
         loop {
             match flock(folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
+                Ok(()) => return Lock { folder, is_held: true },
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                     thread::sleep(STEP);
                 }
@@ -40,16 +43,20 @@ impl<'a> Lock<'a> {
                     };
                     let what = "warning: the records of runs are not locked";
                     screen.change(&format!("{what}: {why}\n"));
-                    break;
+                    return Lock { folder, is_held: false };
                 }
             }
         }
-        Lock(folder)
+    }
+
+    /// Returns false if the folder could not be locked.
+    pub fn is_held(&self) -> bool {
+        self.is_held
     }
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        let _ = flock(self.0, FlockOperation::Unlock);
+        let _ = flock(self.folder, FlockOperation::Unlock);
     }
 }
