@@ -31,9 +31,10 @@ pub fn subject(document: &Value, metric: &str) -> Result<[String; 4]> {
 }
 
 /// Returns the source of a figure: a link to the document, with CPU, clock, kernel, date, version
-/// and commit of the tool, and the noise of the metric in `cells`.
+/// and commit of the tool, and the noise of the metric in `cells`. `name` is the document's, which may
+/// be of a part of the experiment.
 pub fn source(
-    machine: &str,
+    [machine, name]: [&str; 2],
     document: &Value,
     up: &str,
     metric: &str,
@@ -47,8 +48,7 @@ pub fn source(
     let virt =
         document["env"]["virt"].as_str().map_or(String::new(), |virt| format!(" under {virt}"));
     Ok(format!(
-        "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {} MHz, {}{virt}, {}, version {}, commit {commit:.7}{}",
-        said(document, "/experiment/id")?,
+        "[{machine}]({up}{FOLDER}{machine}/{name}{ENDING}): {}, {} MHz, {}{virt}, {}, version {}, commit {commit:.7}{}",
         said(document, "/env/cpu")?,
         number(mhz),
         said(document, "/env/kernel")?,
@@ -133,9 +133,9 @@ mod tests {
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
-        let from = source("amd", &whole, "../", "ticks_per_packet", &[]).unwrap();
+        let from = source(["amd", "buffers-ring"], &whole, "../", "ticks_per_packet", &[]).unwrap();
         for part in [
-            "(../results/amd/buffers.json.gz)",
+            "(../results/amd/buffers-ring.json.gz)",
             "AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, ",
             ", version 0.1.0, commit ada9ede",
         ] {
@@ -145,7 +145,7 @@ mod tests {
             let mut document = whole.clone();
             *document.pointer_mut(pointer).unwrap() = json!(null);
             stated(&document, "ticks_per_packet").is_err()
-                || source("amd", &document, "", "ticks_per_packet", &[]).is_err()
+                || source(["amd", "buffers"], &document, "", "ticks_per_packet", &[]).is_err()
         };
         for pointer in [
             "/run/tool/version",
@@ -172,7 +172,7 @@ mod tests {
     fn figure_of_a_build_of_changed_sources_is_refused() {
         let mut changed = document();
         changed["run"]["tool"]["commit"] = "ada9edeeca8c-dirty".into();
-        let error = source("amd", &changed, "", "ticks_per_packet", &[]).unwrap_err();
+        let error = source(["amd", "buffers"], &changed, "", "ticks_per_packet", &[]).unwrap_err();
         assert!(error.to_string().contains("-dirty"), "{error}");
     }
 

@@ -194,7 +194,7 @@ impl<'a> Block<'a> {
                 let of = self.machines[0];
                 bail!("{machine} has another experiment, workload or device than {of}");
             }
-            sources.push(source(machine, document, up, self.metric, &cells)?);
+            sources.push(source([machine, self.experiment], document, up, self.metric, &cells)?);
         }
         Ok(format!("{}\nFrom {}.", stated(first, &metrics)?, sources.join("; ")))
     }
