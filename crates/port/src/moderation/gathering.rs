@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::moderator::{bound, from_nanos};
+use super::moderator::bound;
 use crate::caps::Gathers;
 
 /// The gathering of one queue's device.
@@ -45,11 +45,32 @@ impl Gathering {
         if bytes_per_ns <= 0.0 {
             return self.device.time;
         }
-        self.device.time.min(from_nanos(f64::from(self.device.bytes) / bytes_per_ns))
+        let full_ns = f64::from(self.device.bytes) / bytes_per_ns;
+        Duration::from_nanos(full_ns.min(self.device.time.as_nanos() as f64) as u64)
     }
 
     /// Returns the longest time for which the device gathers packets.
     pub fn time(&self) -> Duration {
         self.device.time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_signals_after_its_time_or_a_full_block_if_that_is_sooner() {
+        let ms = Duration::from_millis;
+        let mut device = Gathering::new(Gathers { time: ms(20), bytes: 1000 });
+        assert_eq!(device.interval(1e-3), ms(20), "no packet has come");
+        device.add(10, 1000);
+        for (rate, interval) in
+            [(0.0, ms(20)), (1e-9, ms(20)), (1e-6, ms(10)), (1e-4, ms(10) / 100)]
+        {
+            assert_eq!(device.interval(rate), interval, "{rate}");
+        }
+        assert!(!device.pays(ms(8), 1e-9, 4096) && device.pays(ms(8), 1e-5, 4096));
+        assert!(Gathering::new(Gathers::NOTHING).pays(Duration::ZERO, 1.0, 64));
     }
 }

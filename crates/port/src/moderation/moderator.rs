@@ -437,7 +437,7 @@ pub(super) fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool
 }
 
 /// Returns a duration of `ns` nanoseconds, at most [`HOLD_MAX`].
-pub(super) fn from_nanos(ns: f64) -> Duration {
+fn from_nanos(ns: f64) -> Duration {
     Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
 }
 
