@@ -5,7 +5,7 @@ mod command;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use command::{Ended, command, run};
+use command::{Ended, command, finish, run};
 use linerate_sys::netns::Netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -16,8 +16,7 @@ fn start(words: &str) -> Child {
 }
 
 fn start_as(mut command: std::process::Command) -> Child {
-    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = command::start(command.stdin(Stdio::null()));
     // Workers' threads have names, and start after the signals are watched.
     let tasks = format!("/proc/{}/task", child.id());
     let runs = || {
@@ -33,7 +32,7 @@ fn start_as(mut command: std::process::Command) -> Child {
         std::thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();
-    panic!("no worker runs after 10 s: {:?}", child.wait_with_output());
+    panic!("no worker runs after 10 s: {:?}", finish(child));
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -46,10 +45,10 @@ fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
         Ok(netns) => netns,
         Err(e) => return println!("skipped: {e}"),
     };
-    let words = "forward packet:v0 sink:blind --json";
+    let words = "forward packet:v0 sink:blind --for 60s --json";
     let child = netns.run(|| start(words)).unwrap();
     netns.ip("link del v0").unwrap();
-    let ended = Ended::from(child.wait_with_output().unwrap());
+    let ended = Ended::from(finish(child));
     let error = &ended.document()["error"];
     assert_eq!((ended.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{ended:?}");
     let fix = error["fix"].as_str().unwrap();
@@ -75,7 +74,13 @@ fn time_in_registers_is_a_class_of_its_own_on_the_screen_and_in_the_document() {
     assert_eq!(line.matches(" % of a CPU").count(), 2, "writes and reads: {line}");
     let ports = &run("forward gen:,count=10k null:toll=1us/20us --json").document()["ports"];
     assert!(ports[1]["registers"].as_str().unwrap().starts_with("MODEL: "), "{ports}");
+    let taken = &ports[1]["register_accesses"];
+    let count = |key: &str| taken[key].as_u64().unwrap();
+    assert!(count("writes") > 0, "{taken}");
+    assert_eq!(count("write_ns"), 1_000 * count("writes"), "{taken}");
+    assert_eq!(count("read_ns"), 20_000 * count("reads"), "{taken}");
     assert_eq!(ports[0]["registers"], "", "no price, no figure");
+    assert!(ports[0]["register_accesses"].is_null(), "{ports}");
 }
 
 #[test]
@@ -272,10 +277,10 @@ fn two_ports_of_one_name_are_told_apart() {
 #[test]
 fn a_signal_ends_a_run_with_its_ledger_and_its_status() {
     for (which, exit) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        for words in ["forward --for 60s --json", "forward null: null: --json"] {
+        for words in ["forward --for 60s --json", "forward null: null: --for 60s --json"] {
             let child = start(words);
             signal(&child, which);
-            let ended = Ended::from(child.wait_with_output().unwrap());
+            let ended = Ended::from(finish(child));
             assert_eq!(ended.exit, Some(exit), "{words}: {ended:?}");
             assert_eq!(ended.document()["ledger"]["balanced"], true, "{words}: {ended:?}");
         }
@@ -289,7 +294,7 @@ fn the_end_of_a_terminal_does_not_end_a_run_under_nohup() {
     nohup.arg(command(words).get_program()).args(words.split_whitespace());
     let child = start_as(nohup);
     signal(&child, Signal::HUP);
-    let ended = Ended::from(child.wait_with_output().unwrap());
+    let ended = Ended::from(finish(child));
     assert_eq!(ended.exit, Some(0), "{ended:?}");
 }
 
@@ -302,7 +307,7 @@ fn signals_to_the_second_process_do_not_end_it_before_the_first() {
         kill_process(far, which).unwrap();
         std::thread::sleep(Duration::from_millis(50));
     }
-    let ended = Ended::from(child.wait_with_output().unwrap());
+    let ended = Ended::from(finish(child));
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     assert_eq!(ended.document()["far"]["whole"], true, "{ended:?}");
 }
@@ -310,10 +315,10 @@ fn signals_to_the_second_process_do_not_end_it_before_the_first() {
 #[test]
 fn the_second_process_ends_with_the_first_however_that_ends() {
     for which in [Signal::INT, Signal::KILL] {
-        let mut child = start("forward --for 60s --json");
+        let child = start("forward --for 60s --json");
         let far = far_of(child.id());
         signal(&child, which);
-        child.wait().unwrap();
+        let _ = finish(child);
         let there = || std::fs::read_to_string(format!("/proc/{far}/cmdline"));
         let gone = || there().map_or(true, |words| !words.contains("@linerate-forward-"));
         for _ in 0..2000 {
@@ -333,7 +338,7 @@ fn a_second_process_that_dies_is_told() {
     kill_process(far, Signal::KILL).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, Signal::INT);
-    let ended = Ended::from(child.wait_with_output().unwrap());
+    let ended = Ended::from(finish(child));
     let d = ended.document();
     assert_eq!((ended.exit, &d["ledger"]["balanced"]), (Some(1), &true.into()), "{ended:?}");
     assert!(d["ledger"]["dropped"]["device_down"].as_u64().unwrap() > 0, "{d}");
@@ -350,7 +355,7 @@ fn far_of(process: u32) -> i32 {
 #[test]
 fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
     // The test does not read the pipe: once it is full, the write to it blocks.
-    let mut child = start("forward gen: pcap:-");
+    let mut child = start("forward gen: pcap:- --for 60s");
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, Signal::INT);
     std::thread::sleep(Duration::from_millis(100));
@@ -432,22 +437,20 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     assert!(frames(&first) == frames(&second), "the copy differs");
 
     // The sink verifies the generator's packets, through a pipe that contains only packets.
-    let piped = command(&format!("forward pcap:{first} pcap:-")).output().unwrap();
+    let mut writing = command(&format!("forward pcap:{first} pcap:-"));
+    let piped = finish(command::start(writing.stdin(Stdio::null())));
     assert!(String::from_utf8_lossy(&piped.stderr).contains("balance  rx 5,000"), "{piped:?}");
     std::fs::write(&second, &piped.stdout).unwrap();
-    let read = command("forward pcap:- sink: --json")
-        .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
-        .output()
-        .unwrap();
-    let ended = Ended::from(read);
+    let from_file = |words: &str| {
+        let file = std::fs::File::open(&second).unwrap();
+        finish(command::start(command(words).stdin(Stdio::from(file))))
+    };
+    let ended = Ended::from(from_file("forward pcap:- sink: --json"));
     let verify = ended.document()["verify"].clone();
     assert_eq!((&verify["packets"], &verify["lost"]), (&5000.into(), &0.into()));
 
     // From pipe to pipe: text for people goes to stderr.
-    let both = command("forward pcap:- pcap:-")
-        .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
-        .output()
-        .unwrap();
+    let both = from_file("forward pcap:- pcap:-");
     let table = String::from_utf8_lossy(&both.stderr);
     assert!(both.status.success() && table.contains("\nstdout  "), "{table}");
     std::fs::write(&first, &both.stdout).unwrap();

@@ -319,6 +319,11 @@ mod tests {
         // send a backlog of 256.
         let least = 2 * (100_000_u64.div_ceil(64) + 100_000_u64.div_ceil(256));
         assert!(calls.device_calls >= least, "{calls:?}");
+        // Frees are divided, and not allocations, whose number differs here.
+        let mut freed_more = stopped;
+        freed_more.pool.cores[0].frees += 50_000;
+        let calls = Calls::of(&freed_more);
+        assert_eq!((calls.frees_per_packet, calls.frees_per_second), (Some(1.5), Some(75_000.0)));
     }
 
     #[test]
@@ -433,6 +438,7 @@ mod tests {
         assert!(waits.sleeps > 0 && waits.asleep_ns > 0, "{waits:?}");
         let (worker, awake) = (stopped.workers[0], awake_ns(&stopped.workers).unwrap());
         assert_eq!(worker.ran_ns, Some(awake + worker.asleep_ns));
+        assert!(worker.asleep_ns > awake, "{worker:?}");
         // With at most 20 calls none is timed, so there is no estimate.
         assert_eq!((waits.flushes_timed, waits.flush_ns), (0, None));
     }

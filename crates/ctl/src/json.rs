@@ -105,6 +105,12 @@ mod tests {
             tx_calls: vec![TxCalls { packets: 32, calls: rx }],
             qdisc: (tx > 0).then(QdiscReport::default),
             registers: String::new(),
+            register_accesses: (tx > 0).then_some(linerate_port::Registers {
+                writes: 3,
+                reads: 2,
+                write_ns: 30,
+                read_ns: 2000,
+            }),
         }
     }
 
@@ -207,15 +213,18 @@ mod tests {
         r#"{"name":"gen","driver":"gen","mode":"gen mode","refused":[],"#,
         r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_cpu_packets":0,"missed_no_frame_packets":10,"#,
+        r#""missed_unread_packets":0,"#,
         r#""resets":0,"bad_descs":0,"copied_bytes":null,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":[],"poor_use":null,"silent":null,"#,
-        r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null,"registers":""},"#,
+        r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null,"registers":"","register_accesses":null},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","refused":["zero-copy: none"],"#,
         r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0,"#,
         r#""missed_ring_full_packets":0,"missed_no_cpu_packets":0,"missed_no_frame_packets":0,"#,
+        r#""missed_unread_packets":0,"#,
         r#""resets":9,"bad_descs":0,"copied_bytes":120,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":[],"poor_use":null,"silent":null,"#,
         r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":0}],"#,
         r#""qdisc":{"taken":{"packets":0,"bytes":0},"left":{"packets":0,"bytes":0},"#,
-        r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0},"registers":""}],"#,
+        r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0},"registers":"","#,
+        r#""register_accesses":{"writes":3,"reads":2,"write_ns":30,"read_ns":2000}}],"#,
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,

@@ -43,10 +43,7 @@ fn main() {
 fn checked(case: &Case, turns: u64) {
     let mut path = (case.make)();
     path.counted(turns);
-    // Packets of the last turn may still wait.
-    let expected = turns.saturating_sub(1) * case.packets_per_turn as u64;
-    let passed = path.passed();
-    assert!(passed >= expected, "{}: {passed} packets passed, {expected} expected", case.name);
+    path.check(case, turns);
 }
 
 struct Case {
@@ -133,6 +130,14 @@ impl Path {
             None => self.stats.ledger().sent,
         }
     }
+
+    /// Panics unless all packets of `turns` turns have left the path.
+    fn check(&self, case: &Case, turns: u64) {
+        // Packets of the last turn may still wait.
+        let expected = turns.saturating_sub(1) * case.packets_per_turn as u64;
+        let passed = self.passed();
+        assert!(passed >= expected, "{}: {passed} packets passed, {expected} expected", case.name);
+    }
 }
 
 fn null(budget: usize, cap: TxBatch) -> Path {
@@ -176,7 +181,7 @@ fn fabric(zerocopy: &str) -> Path {
     Path { workers: engine.into_workers(), reader: Some(reader), stats }
 }
 
-/// Turns the path; prints the median, minimum and maximum.
+/// Turns the path, and checks that it moved all packets; prints the median, minimum and maximum.
 fn report(case: &Case, turns: u64) {
     let mut path = (case.make)();
     let mut run = |turns: u64| {
@@ -187,6 +192,7 @@ fn report(case: &Case, turns: u64) {
     run(turns / 10);
     let packets = (turns * case.packets_per_turn as u64) as f64;
     let mut cost: Vec<f64> = (0..REPETITIONS).map(|_| run(turns) as f64 / packets).collect();
+    path.check(case, turns / 10 + REPETITIONS as u64 * turns);
     cost.sort_by(f64::total_cmp);
     let (low, mid, high) = (cost[0], cost[REPETITIONS / 2], cost[REPETITIONS - 1]);
     let name = case.title;

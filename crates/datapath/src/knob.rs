@@ -27,7 +27,8 @@ pub const BACKLOG: Knob = Knob {
     live: false,
 };
 
-/// Packets of one transmit call, which rings the device's doorbell once.
+/// Packets of one transmit call, which rings the device's doorbell at most once, or more often if superframes are cut
+/// in front of the device.
 ///
 /// Source: post 002, `tx_batch_skb`.
 pub const TX_BATCH: Knob = Knob {

@@ -328,10 +328,10 @@ impl Napi {
         let _ = self.slot.publish(&mut self.ops, &self.egress);
     }
 
-    /// Publishes as [`Napi::publish`] does, but waits if a reader has the lock; used when the
-    /// worker ends.
-    pub fn conclude(&mut self) {
-        self.slot.conclude(&mut self.ops, &self.egress);
+    /// Closes the device, which may wait until `until`, and publishes its last figures; waits if a
+    /// reader has the lock. Used when the worker ends.
+    pub fn conclude(&mut self, until: Instant) {
+        self.slot.conclude(&mut self.ops, &self.egress, until);
     }
 
     /// Returns true if packets wait for room that the device will signal.

@@ -30,7 +30,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
         let mut device = open_plan(&*port.plan, &port.spec, capabilities, &mut cx)?;
         if port.copies_for_stage {
             let why =
-                "zero copy: a stage reads packets where they lie, and the peer could write them";
+                "zero copy: a stage or steering reads packets in place; a peer could write them";
             device.obtained = device.obtained.refused(why);
         }
         let (opened, planned) = (device.queues.len(), port.needs.queues.max(1));

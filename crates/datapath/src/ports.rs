@@ -145,14 +145,15 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
 }
 
 /// Makes ports copy if they would otherwise share their frames with a peer that writes, because a
-/// stage reads packets in place.
+/// stage or steering reads packets in place.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` if a port's text requests shared frames.
 pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
     for port in ports.iter_mut().filter(|port| port.needs.trust == Trust::Exported) {
         port.plan = port.plan.by_copies().map_err(|fix| {
-            let why = "its peer could write packets while a stage of the engine reads them";
+            let why =
+                "its peer could write packets while a stage or steering of the engine reads them";
             port.spec.error(why).fix(format!("{fix}, or {DECLARE}"))
         })?;
         (port.needs, port.copies_for_stage) = (port.plan.needs()?, true);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Instant;
 
 use linerate_port::{
     Copies, Counters, DriverCounts, DriverQueue, Health, Moderated, Pace, Verified,
@@ -37,9 +38,14 @@ pub(crate) struct DeviceReport {
 }
 
 impl DeviceReport {
-    fn of(ops: &mut DriverQueue, counters: &Counters, egress: &Egress) -> DeviceReport {
+    fn of(
+        ops: &mut DriverQueue,
+        health: Health,
+        counters: &Counters,
+        egress: &Egress,
+    ) -> DeviceReport {
         let Counters { driver, verified, pace, .. } = *counters;
-        let (health, copies) = (ops.health(), ops.caps().copies);
+        let copies = ops.caps().copies;
         let moderation = ops.moderator().moderated();
         let qdisc = egress.qdisc_counts();
         DeviceReport { health, copies, counts: driver, verified, pace, moderation, qdisc }
@@ -62,17 +68,21 @@ impl QueueSlot {
             Err(TryLockError::Poisoned(known)) => known.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let counters = ops.counters();
-        *known = DeviceReport::of(ops, &counters, egress);
+        let (counters, health) = (ops.counters(), ops.health());
+        *known = DeviceReport::of(ops, health, &counters, egress);
         self.count(&counters, egress);
         self.settings.set_rx_ring_len(ops.caps().rx_ring_len);
         true
     }
 
-    /// Publishes the last figures of a queue whose worker ends; waits if a reader has the lock.
-    pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
+    /// Closes the device of a queue whose worker ends, until `until` at most, and publishes the
+    /// queue's last figures; waits if a reader has the lock.
+    pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress, until: Instant) {
+        // A closed device is no longer up, and has counted the packets that the close has lost.
+        let health = ops.health();
+        ops.close(until);
         let counters = ops.counters();
-        let report = DeviceReport::of(ops, &counters, egress);
+        let report = DeviceReport::of(ops, health, &counters, egress);
         self.count(&counters, egress);
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }

@@ -16,11 +16,12 @@ use crate::stats::{PortStats, Stats};
 use crate::turns::all_at_rest;
 use crate::waits::WorkerStats;
 use crate::watch::Watch;
-use crate::worker::Worker;
+use crate::worker::{CLOSE_MAX, Worker};
 use crate::worker_slot::{Phase, WorkerSlot};
 
-/// Longest time for a halted worker to return from a device's call.
+/// Longest time for a halted worker to return from a device's call, and to close its devices.
 const GRACE: Duration = Duration::from_secs(2);
+const _: () = assert!(CLOSE_MAX.as_millis() < GRACE.as_millis(), "devices may take CLOSE_MAX");
 /// Remedy for a thread that was left behind.
 const LEFT_BEHIND: &str =
     "end the process, which frees its devices, and report the driver whose call does not return";

@@ -13,7 +13,8 @@ pub(crate) const AUTO_PACKETS: usize = TX_BATCH.default as usize;
 /// [`AUTO_PACKETS`].
 pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 
-/// A cap on the packets of one transmit call, which rings the device's doorbell once.
+/// A cap on the packets of one transmit call, which rings the device's doorbell at most once, or more often if
+/// superframes are cut in front of the device.
 ///
 /// It never waits for packets: the packets that a turn has gathered are divided into calls of at most that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -36,6 +36,9 @@ const HEALTH_TURNS: u32 = 4096;
 const SENT_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval of calls of a queue that nothing else calls, while its wrappers withhold packets.
 const WITHHELD_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest time for which a worker that ends waits for its devices, all queues together: shorter
+/// than the time after which a halt leaves the worker's thread behind.
+pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(1500);
 /// Longest delay with which the kernel may wake a thread that the engine started.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
@@ -449,9 +452,11 @@ impl Drop for Worker {
         // Packets are left here only if a stage or driver panicked.
         self.batch.discard(DropReason::STOPPED);
         self.outbox.discard(DropReason::STOPPED);
+        let now = Instant::now();
+        let until = now.checked_add(CLOSE_MAX).unwrap_or(now);
         for napi in &mut self.napis {
             napi.purge(&mut self.mems[napi.mem]);
-            napi.conclude();
+            napi.conclude(until);
         }
         self.slot.publish(true);
     }

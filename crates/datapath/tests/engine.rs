@@ -235,6 +235,21 @@ fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
 }
 
 #[test]
+fn a_single_packet_leaves_in_the_turn_in_which_it_comes() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let engine = Engine::builder()
+        .pool(&pool)
+        .port("a", "gen:,count=1")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .build()
+        .unwrap();
+    let mut worker = engine.into_workers().remove(0);
+    worker.turn(Instant::now());
+    assert_eq!((pool.ledger().created, pool.ledger().sent), (1, 1));
+}
+
+#[test]
 fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let engine = Engine::builder()
@@ -285,18 +300,23 @@ fn a_worker_is_pinned_where_it_is_told() {
 #[test]
 fn a_stop_is_never_slept_through() {
     for i in 0..300 {
+        // No timer and no packet wakes a worker: without the stop it sleeps for ever.
         let engine = Engine::builder()
-            .port("a", "gen:,rate=1pps")
+            .port("a", "ring:r,len=64")
             .port("b", "sink:")
+            .port("c", "ring:r,len=64")
+            .port("d", "sink:")
             .wire("a", "b")
+            .wire("c", "d")
             .build()
             .unwrap();
         let running = engine.start().unwrap();
-        // The worker is at any point between its first turn and its first sleep.
+        // The workers are at any point between their first turn and their first sleep.
         (0..i * 20).for_each(|_| std::hint::spin_loop());
         let start = Instant::now();
         drop(running);
-        assert!(start.elapsed() < LONG / 2);
+        // A thread that does not end is left behind after 2 s.
+        assert!(start.elapsed() < Duration::from_secs(2), "a worker slept on");
     }
 }
 
@@ -442,6 +462,7 @@ fn a_stage_can_ask_for_a_port_that_only_one_worker_has() {
 
 #[test]
 fn an_idle_engine_sleeps() {
+    let start = Instant::now();
     let engine = Engine::builder()
         .port("a", "gen:,rate=2pps")
         .port("b", "sink:")
@@ -451,7 +472,9 @@ fn an_idle_engine_sleeps() {
     let running = engine.start().unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     let ports = running.stop(LONG).ports;
-    // Packets at 0, 0.5 and 1 s: a wake-up for each, and one for the stop.
-    assert!(ports[0].counts.polls <= 12, "{:?}", ports[0].counts);
-    assert_eq!(ports[0].counts.rx_packets, 3);
+    // Packets at 0, 0.5, 1 s and so on: a wake-up for each, and one for the stop.
+    let most = 1 + start.elapsed().as_millis() as u64 / 500;
+    assert!(ports[0].counts.polls <= 4 * most, "{:?}", ports[0].counts);
+    let packets = ports[0].counts.rx_packets;
+    assert!((2..=most).contains(&packets), "{packets} packets, {most} at most");
 }

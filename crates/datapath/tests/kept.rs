@@ -49,7 +49,12 @@ fn packets_of_a_program_are_freed_on_its_cpu_if_that_is_its_workers() {
     const PACKETS: u64 = 10_000;
     let cpus = allowed_cpus().unwrap();
     let (served, other) = (cpus[0], cpus[cpus.len() - 1]);
-    for cpu in [served, other] {
+    if served == other {
+        eprintln!("skipped in part: with one CPU the program cannot run on another one");
+    }
+    let mut places = vec![served, other];
+    places.dedup();
+    for cpu in places {
         let engine = Engine::builder().port("near", "ring:a,len=256").port("sink", "sink:,blind");
         let engine = engine.port("mine", "ring:a").wire("near", "sink").keep("mine");
         let mut engine = engine.cpus(&[served]).build().unwrap();

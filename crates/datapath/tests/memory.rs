@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Code, Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
+use linerate_port::Port;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Init, Ledger, Pool, PoolStats, Return, Trust};
 
@@ -376,6 +377,29 @@ fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
     let seen = exported.each_ref().map(|n| n.load(Ordering::Relaxed));
     assert_eq!(seen, [2000, 500 + 2000]);
     drop(server);
+}
+
+#[test]
+fn packets_that_a_peer_has_not_taken_at_the_stop_count_as_sent_nowhere() {
+    // Nothing reads from this end: its queue is never called.
+    let dead = Port::open(&memif("dead", "server")).unwrap();
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=1000")
+        .port("memif", &format!("{},size=64", memif("dead", "client")))
+        .wire("gen", "memif");
+    let mut engine = engine.build().unwrap();
+    assert!(engine.wait_until_up(LONG));
+    let (running, start) = (engine.start().unwrap(), Instant::now());
+    while running.stats().ports()[1].counts.tx_packets < 64 {
+        assert!(start.elapsed() < LONG, "{:#}", running.stats().ledger());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stopped = running.stop(Duration::ZERO);
+    stopped.check().unwrap();
+    let (counts, ledger) = (stopped.ports[1].counts, &stopped.ledger);
+    assert_eq!((counts.tx_packets, counts.tx_bytes, ledger.sent), (0, 0, 0), "{stopped}");
+    assert_eq!(ledger.dropped(DropReason::PEER_GONE), 64, "{stopped}");
+    drop(dead);
 }
 
 /// A stage that drops packets which it cannot read in place, and does not declare that it may get

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, EngineBuilder, Moderation, Running, Setting, Stage, Turn};
 use linerate_port::thread::{allowed_cpus, current_cpu, run_on};
@@ -206,7 +206,7 @@ fn a_cpu_that_is_named_twice_has_two_workers_which_is_said() {
     assert_eq!(*warning, twice);
     let running = engine.start().unwrap();
     let pinned = || running.stats().workers().iter().map(|w| w.pinned).collect::<Vec<_>>();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while pinned() != named.map(Some) {
         assert!(start.elapsed() < LONG, "{:?}", pinned());
         thread::sleep(Duration::from_millis(5));
@@ -343,7 +343,7 @@ fn a_worker_whose_cpu_is_taken_away_goes_on_and_says_so() {
     let engine = engine.stage(move |_| Mover(of_stage.clone(), last)).cpus(&[first]);
     let running = engine.build().unwrap().start().unwrap();
     taken.store(true, Ordering::Relaxed);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let said = loop {
         if let Some(e) = running.stats().workers()[0].strayed() {
             break e;
@@ -376,16 +376,21 @@ impl Stage for Where {
 fn a_moved_worker_s_stages_run_where_it_was_moved() {
     let cpus = allowed_cpus().unwrap();
     let ends = [cpus[0], cpus[cpus.len() - 1]];
+    if ends[0] == ends[1] {
+        return eprintln!("skipped: with one CPU there is no other to move to");
+    }
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
     let of_stage = counts.clone();
     let engine = Engine::builder().port("a", "null:").port("b", "sink:,blind").wire("a", "b");
     let engine = engine.stage(move |_| Where(of_stage.clone(), ends)).cpus(&ends[..1]);
     let running = engine.build().unwrap().start().unwrap();
     let read = || [0, 1].map(|i| counts[i].load(Ordering::Relaxed));
-    for (at, cpu) in ends.into_iter().enumerate().filter(|_| ends[0] != ends[1]) {
+    for (at, cpu) in ends.into_iter().enumerate() {
         let _ = running.control().set_cpus(0, &[cpu]).unwrap().wait(LONG).unwrap();
-        let before = read();
+        let (before, start) = (read(), Instant::now());
         while read()[at] == before[at] {
+            assert!(!running.failed(), "{:?}", running.wait(LONG));
+            assert!(start.elapsed() < LONG, "no packet on CPU {cpu}");
             thread::yield_now();
         }
         assert_eq!(read()[1 - at], before[1 - at], "seen on the other CPU");
@@ -426,7 +431,7 @@ fn an_order_whose_time_has_passed_is_never_executed() {
     let e = control.set_moderation("a", None, Moderation::Busy).unwrap().wait(short).unwrap_err();
     assert_eq!((e.code, &*e.what), (Code::Busy, "the order was not executed"));
     let kept = control.set_moderation("b", None, Moderation::Busy).unwrap();
-    worker.turn(std::time::Instant::now());
+    worker.turn(Instant::now());
     assert!(kept.answer().is_some() && !kept.withdraw(), "executed, and not to be withdrawn");
     let ports = stats.ports();
     let modes = [0, 1].map(|port: usize| ports[port].queues[0].settings.moderation);

@@ -241,6 +241,9 @@ proptest! {
         // A bucket without flows never moves.
         let stay = steerings.each_ref().map(Steering::waiting);
         prop_assert!(stay.iter().all(|n| *n <= 128), "{:?}", stay);
+        // Half of the flows began at output 0, in buckets of their own.
+        let moved = steerings.each_ref().map(Steering::moved);
+        prop_assert!(moved.iter().all(|n| *n >= FLOWS as u64 / 4), "{:?} moves", moved);
         drop(workers);
         prop_assert!(stats.ledger().balanced(), "{}", stats.ledger());
     }

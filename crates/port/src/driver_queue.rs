@@ -176,6 +176,12 @@ impl DriverQueue {
         self.ops.reap(mem) + self.prep.waiting()
     }
 
+    /// Closes the device, so that [`DriverQueue::counters`] then counts what the device lost. See
+    /// [`QueueOps::close`].
+    pub fn close(&mut self, until: Instant) {
+        self.ops.close(until);
+    }
+
     /// Tries again to send the packets that wait in the preparation.
     #[cold]
     fn go_on(&mut self, mem: &mut Local) {

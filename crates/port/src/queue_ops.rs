@@ -90,6 +90,19 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
+    /// Closes the device as dropping the queue does, so that [`counters`](QueueOps::counters) then
+    /// counts the packets that are lost by it. Afterwards the caller calls only `counters` and
+    /// `caps`, and drops the queue. A driver whose queue loses no packets when it is dropped need not
+    /// implement this method.
+    ///
+    /// Shape:  packets that the device has not sent -> dropped, and counted as
+    ///         [`tx_lost`](Counters::tx_lost); packets that it has received -> counted as
+    ///         [`rx_missed`](Counters::rx_missed).
+    /// Cost:   may wait until `until` for the device to send packets and to give up frames.
+    fn close(&mut self, until: Instant) {
+        let _ = until;
+    }
+
     /// Returns the number of packets that a wrapper withholds: those that it received and has not
     /// delivered, and those that it took and has not sent.
     fn withheld(&self) -> usize {

@@ -34,7 +34,7 @@ pub struct QueueCounts {
     /// Bytes of received packets, from the destination MAC, without FCS.
     pub rx_bytes: u64,
     /// Packets sent, without those that the queue accepted and then dropped because its device was lost
-    /// ([`Counters::tx_lost`]).
+    /// or closed ([`Counters::tx_lost`]).
     pub tx_packets: u64,
     /// Bytes of sent packets.
     pub tx_bytes: u64,
@@ -111,10 +111,17 @@ impl DriverCounts {
     /// Returns these counts without those of missed packets: for a port that nobody reads, and that so misses all.
     #[must_use]
     pub fn without_missed(self) -> DriverCounts {
-        DriverCounts { missed_ring_full: 0, missed_no_cpu: 0, missed_no_frame: 0, ..self }
+        DriverCounts {
+            missed_ring_full: 0,
+            missed_no_cpu: 0,
+            missed_no_frame: 0,
+            missed_unread: 0,
+            ..self
+        }
     }
 
-    /// Returns the remedy for the most frequent cause of missed packets, if there were some.
+    /// Returns the remedy for the most frequent cause of missed packets that has one, if there were
+    /// some. There is none for [`missed_unread`](DriverCounts::missed_unread).
     #[must_use]
     pub fn missed_fix(&self) -> Option<&'static str> {
         if self.missed_no_frame > self.missed_ring_full.max(self.missed_no_cpu) {
@@ -135,6 +142,9 @@ driver_counts! {
     missed_no_cpu "missed_no_cpu_packets" "no CPU in time",
     /// Missed packets for which no frame was posted, or none of enough length.
     missed_no_frame "missed_no_frame_packets" "no frame",
+    /// Missed packets that had arrived in the receive ring and were not read before the ring was
+    /// closed.
+    missed_unread "missed_unread_packets" "unread at the close",
     /// Times that the socket was reopened because the device kept packets and returned none.
     resets "resets" "resets",
     /// Invalid descriptors of the device, each refused.
@@ -144,6 +154,7 @@ driver_counts! {
 /// Modelled register accesses of a queue, and the CPU time that they took: see
 /// [`toll`](crate::wrap::toll).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Registers {
     /// Posted register writes.
     pub writes: u64,
@@ -163,7 +174,8 @@ pub struct Counters {
     /// Receives that ended early because the pool had no frame. The remaining packets wait in the
     /// device's ring or in the file, or are made later.
     pub rx_nombuf: u64,
-    /// Packets that `xmit` returned as accepted, and that were dropped because the device was lost before it sent them.
+    /// Packets that `xmit` returned as accepted, and that were dropped because the device was lost or closed before it
+    /// sent them.
     pub tx_lost: Moved,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,

@@ -1,12 +1,15 @@
 //! A process at one end of a memif port is killed under load, many times: the process at the other end
 //! connects to the next one, and gets back every frame that the killed one had.
 
+mod victim;
+
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use linerate_port::{Port, Queue, Want};
 use linerate_skb::{Batch, Local, Pool, Trust};
+use victim::Victim;
 
 const ROUNDS: u32 = 100;
 /// Environment variable with the number of kills, for runs in which the usual number takes too long.
@@ -37,22 +40,6 @@ fn echo(text: &str) {
         batch.clear();
         queue.wait(Some(Duration::from_micros(100))).unwrap();
     }
-}
-
-/// A process that is killed when this value is dropped, also in a failed test.
-struct Victim(Child);
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-fn victim(test: &str, text: &str) -> Victim {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]);
-    Victim(command.env(VICTIM, text).stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// Returns a folder that only this test uses.
@@ -104,7 +91,7 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
     let (mut queue, mut mem) = (open(&at(ours), &pool), pool.local());
     let rounds = std::env::var(KILLS).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
-        let mut child = victim(test, &at(theirs));
+        let mut child = Victim::start(test, VICTIM, &at(theirs));
         load(&mut queue, &mut mem, &mut child.0, round);
         drop(child);
         // The frames of the killed process are free again when the port has noticed its end.

@@ -1,7 +1,8 @@
 //! Tests packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has its own process.
 
-use std::process::Command;
+mod device;
 
+use device::{available, ip};
 use linerate_port::{Code, Port};
 use linerate_skb::Pool;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -9,11 +10,6 @@ use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities
 
 /// A port with rings so short that a small pool suffices.
 const PORT: &str = "xdp:v0,ring=64";
-
-fn ip(args: &str) -> Option<String> {
-    let out = Command::new("ip").args(args.split(' ')).output().ok()?;
-    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
-}
 
 /// Takes the privilege to lock more memory than the limit from this process.
 fn may_lock_little() {
@@ -38,8 +34,8 @@ fn memory_that_may_not_be_locked_is_refused_with_the_limit_and_what_lifts_it() {
         {
             return eprintln!("skipped: no veth");
         }
-        if let Err(e) = Port::open("xdp:v0") {
-            return eprintln!("skipped: {e}");
+        if let Err(why) = available(Port::open("xdp:v0")) {
+            return eprintln!("skipped: {why}");
         }
         refused_until_lifted();
     });

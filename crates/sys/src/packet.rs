@@ -341,6 +341,26 @@ impl PacketSocket {
         }
     }
 
+    /// Returns true if the socket is bound to `interface`, up or down. The kernel unbinds it when the
+    /// interface is removed or moved to another network namespace, and does not bind it again when
+    /// the interface is back. A socket whose address cannot be read counts as bound.
+    ///
+    /// Cost: one syscall.
+    ///
+    /// Source: net/packet/af_packet.c packet_notifier, packet_getname.
+    #[must_use]
+    pub fn is_bound_to(&self, interface: &Interface) -> bool {
+        // SAFETY: sockaddr_ll consists of integers, for which all zeroes is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of_val(&address) as libc::socklen_t;
+        let (fd, at) = (self.fd.as_raw_fd(), (&raw mut address).cast());
+        // SAFETY: the kernel writes at most `len` bytes to `address`, whose size `len` is, and the
+        // length to `len`; both are exclusively borrowed for the call.
+        let ret = unsafe { libc::getsockname(fd, at, &raw mut len) };
+        let is_its = |index: u32| index == interface.index();
+        check(ret).is_err() || u32::try_from(address.sll_ifindex).is_ok_and(is_its)
+    }
+
     fn unbound(interface: &Interface, options: &Options) -> Result<Self> {
         let fail = |call| move |e| refused(interface, call, e);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, QueueReading};
-use linerate_port::{DriverCounts, DriverFlags};
+use linerate_port::{DriverCounts, DriverFlags, Registers};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -70,6 +70,8 @@ pub struct PortReport {
     pub qdisc: Option<QdiscReport>,
     /// Modelled register accesses of a port with the option `toll=`; empty without the option.
     pub registers: String,
+    /// The same accesses as numbers; `None` without the option.
+    pub register_accesses: Option<Registers>,
 }
 
 /// Transmit calls in one range of sizes.
@@ -127,6 +129,7 @@ impl PortReport {
             tx_calls: tx_calls(&port.flushes.sizes),
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
             registers: d.registers.map_or(String::new(), |taken| register_line(taken, c, time)),
+            register_accesses: d.registers,
         }
     }
 }

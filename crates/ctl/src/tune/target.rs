@@ -31,10 +31,21 @@ pub(super) struct Target {
     before_hold: BeforeHold,
     started: Instant,
     reverts: Reverts,
-    /// Reverts that were ordered, each with its setting and the number of the change.
-    reverting: Vec<(Key, u64, Vec<Order>)>,
+    /// Reverts that were ordered and not answered yet.
+    reverting: Vec<Reverting>,
     /// Time of the next attempt to order reverts, after a worker had too many orders.
     paused: Option<Instant>,
+}
+
+/// A revert that was ordered.
+#[derive(Debug)]
+struct Reverting {
+    key: Key,
+    /// The number of the change in [`Reverts`].
+    serial: u64,
+    orders: Vec<Order>,
+    /// Time after which the orders are withdrawn.
+    until: Instant,
 }
 
 /// A change that was ordered, and that some workers may not have made yet.
@@ -377,7 +388,8 @@ impl Target {
             match ordered {
                 Ok(orders) => {
                     let serial = self.reverts.ordered(&key, now);
-                    self.reverting.push((key, serial, orders));
+                    let until = now + ORDER_TIMEOUT;
+                    self.reverting.push(Reverting { key, serial, orders, until });
                 }
                 Err(e) if e.code == Code::Busy => self.paused = Some(now + pause),
                 Err(e) => self.reverts.again(&key, None, now + REVERT_AGAIN, e.to_string()),
@@ -398,16 +410,27 @@ impl Target {
         !self.reverting.is_empty()
     }
 
-    /// Records the reverts that workers have executed since the last call.
+    /// Records the reverts that workers have executed since the last call, and withdraws those that are late, as of a
+    /// worker that has ended: they are tried again.
     pub fn settle(&mut self, now: Instant) {
         let reverts = &mut self.reverts;
-        self.reverting.retain(|(key, serial, orders)| {
-            if !orders.iter().all(Order::is_answered) {
-                return true;
+        self.reverting.retain(|Reverting { key, serial, orders, until }| {
+            let is_answered = || orders.iter().all(Order::is_answered);
+            if !is_answered() {
+                if now < *until {
+                    return true;
+                }
+                orders.iter().for_each(|order| _ = order.withdraw());
             }
-            match Order::failure(orders) {
+            // A worker may have answered meanwhile.
+            let why = match Order::failure(orders) {
+                Some(e) => Some(e.to_string()),
+                None if is_answered() => None,
+                None => Some(format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}")),
+            };
+            match why {
                 None => reverts.end(*serial, [key], Order::end(orders), now),
-                Some(e) => reverts.again(key, Some(*serial), now + REVERT_AGAIN, e.to_string()),
+                Some(why) => reverts.again(key, Some(*serial), now + REVERT_AGAIN, why),
             }
             false
         });

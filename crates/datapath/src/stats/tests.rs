@@ -10,16 +10,18 @@ use linerate_port::{Caps, Code, Counters, Direction, Error, Moderation, QueueOps
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A device that loses a packet, for lack of room, at every query.
+/// A device that loses a packet, for lack of room, at every query, and is down once it is closed.
 struct Losing {
     bell: EventFd,
     counts: DriverCounts,
     copies: Copies,
     down: Arc<AtomicBool>,
+    /// The times until which closing it might have waited.
+    closed: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Losing {
@@ -27,7 +29,7 @@ impl Losing {
         let mut counts = DriverCounts::default();
         (counts.copied_bytes, counts.resets, counts.bad_descs) = (copied_bytes, resets, 5);
         let (bell, copies) = (EventFd::new().unwrap(), Copies::default());
-        Losing { bell, counts, copies, down: Arc::default() }
+        Losing { bell, counts, copies, down: Arc::default(), closed: Arc::default() }
     }
 }
 
@@ -49,6 +51,12 @@ impl QueueOps for Losing {
         let mut counters = Counters::default();
         (counters.rx_missed, counters.driver) = (self.counts.missed_ring_full, self.counts);
         counters
+    }
+
+    fn close(&mut self, until: Instant) {
+        self.down.store(true, Ordering::Relaxed);
+        self.closed.lock().unwrap().push(until);
+        self.counts.missed_unread += 9;
     }
 
     fn caps(&self) -> Caps {
@@ -111,6 +119,18 @@ fn driver_counters_are_reported_by_port_while_it_runs_and_at_the_end() {
     assert_eq!(read(), (4, 4));
     drop(worker);
     assert_eq!(read(), (6, 6));
+}
+
+#[test]
+fn queues_of_a_worker_are_closed_by_one_deadline_and_counted_after_it() {
+    let closed = Arc::<Mutex<Vec<Instant>>>::default();
+    let losing = || Losing { closed: closed.clone(), ..Losing::new(None, 0) };
+    let (entry, worker) = port(vec![losing(), losing()]);
+    drop(worker);
+    let read = PortStats::read(&entry);
+    assert_eq!((read.driver_counts.missed_unread, read.health), (18, Health::Up));
+    let closed = closed.lock().unwrap();
+    assert!(closed.len() == 2 && closed[0] == closed[1], "{closed:?}");
 }
 
 #[test]

@@ -65,9 +65,19 @@ impl Link {
 
     /// Records that the descriptor has lost its interface.
     pub fn lost(&mut self) {
+        self.fail("the interface was deleted", "ip -br link");
+    }
+
+    /// Records that the device is no longer bound to its interface, although an interface with its
+    /// index exists.
+    pub fn moved(&mut self) {
+        let why = "the interface was moved to another network namespace, or deleted, meanwhile";
+        self.fail(why, "open the port again");
+    }
+
+    fn fail(&mut self, why: &str, fix: &str) {
         let what = format!("cannot use {}", self.interface.name());
-        let why = "the interface was deleted";
-        self.turn(Health::Failed(Error::new(Code::NoDevice, what, why).fix("ip -br link")));
+        self.turn(Health::Failed(Error::new(Code::NoDevice, what, why).fix(fix)));
     }
 
     pub fn interface(&self) -> &Interface {
@@ -103,13 +113,12 @@ impl Link {
         self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
     }
 
-    /// Queries the interface if it is down and the query is due.
+    /// Returns true if the interface is down and must be queried: once in [`QUERY_INTERVAL`].
     ///
-    /// Cost: nothing while it is up; else a clock read, and three syscalls once in [`QUERY_INTERVAL`].
-    pub fn refresh(&mut self) {
-        if self.query_at.is_some_and(|at| Instant::now() >= at) {
-            self.look();
-        }
+    /// Cost: nothing while it is up; else a clock read.
+    #[inline]
+    pub fn is_query_due(&self) -> bool {
+        self.query_at.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Queries the interface.

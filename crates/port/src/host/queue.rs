@@ -42,6 +42,16 @@ pub(crate) trait HostDevice: Send {
         0
     }
 
+    /// Queries the interface, which is down; the query is due.
+    fn query(&mut self, host: &mut Host) {
+        host.link.look();
+    }
+
+    /// Closes the device as [`QueueOps::close`] does.
+    fn close(&mut self, until: Instant) {
+        let _ = until;
+    }
+
     /// Finds out why an armed queue was woken without a packet.
     fn look(&mut self, host: &mut Host);
 
@@ -97,6 +107,15 @@ impl<D: HostDevice> HostQueue<D> {
         }
     }
 
+    /// Queries the interface if it is down and the query is due.
+    ///
+    /// Cost: as [`Link::is_query_due`]; then that of [`HostDevice::query`].
+    fn refresh(&mut self) {
+        if self.host.link.is_query_due() {
+            self.device.query(&mut self.host);
+        }
+    }
+
     fn look(&mut self) {
         self.armed = None;
         self.device.look(&mut self.host);
@@ -110,7 +129,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
             self.busy();
             self.armed = None;
         } else {
-            self.host.link.refresh();
+            self.refresh();
             if self.armed.is_some() {
                 self.look();
             }
@@ -119,7 +138,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        self.host.link.refresh();
+        self.refresh();
         let moved = self.device.xmit(&mut self.host, mem, batch);
         let waits = match self.armed {
             // The room that was waited for was there.
@@ -134,12 +153,12 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
     }
 
     fn reap(&mut self, mem: &mut Local) -> usize {
-        self.host.link.refresh();
+        self.refresh();
         self.device.reap(&mut self.host, mem)
     }
 
     fn arm(&mut self, want: Want) -> bool {
-        self.host.link.refresh();
+        self.refresh();
         if self.armed.is_some() {
             self.look();
         }
@@ -157,6 +176,10 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         }
         self.armed = Some(want);
         true
+    }
+
+    fn close(&mut self, until: Instant) {
+        self.device.close(until);
     }
 
     fn alarm(&mut self, at: Instant) -> bool {

@@ -2,13 +2,14 @@
 //! queue that is used as a program uses it.
 
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Offload, Pool, Skb};
+use linerate_sys::netns::Netns;
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use linerate_sys::wait::poll_readable;
 use linerate_wire::{checksum, stamp};
@@ -158,6 +159,17 @@ pub(crate) fn veth(mtu: u32) {
     ip("link set v1 up");
     wait_running("v0");
     wait_running("v1");
+}
+
+/// Moves `interface` to another network namespace and back, and sets it up.
+pub(crate) fn move_away_and_back(interface: &str) {
+    let there = Netns::new().unwrap();
+    let here = fs::File::open("/proc/thread-self/ns/net").unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());
+    ip(&format!("link set {interface} netns {}", there.path()));
+    there.ip(&format!("link set {interface} netns {path}")).unwrap();
+    ip(&format!("link set {interface} up"));
+    wait_running(interface);
 }
 
 /// The end v0 of the pair that `veth` creates, for the conformance suite.

@@ -276,6 +276,11 @@ impl QueueOps for MemifQueue {
         self.rings.tx.as_ref().map_or(0, |tx| tx.under_way())
     }
 
+    /// Waits for the control thread, not for the peer: for as long as [`Endpoint::hang_up`].
+    fn close(&mut self, _: Instant) {
+        self.give_up();
+    }
+
     fn alarm(&mut self, at: Instant) -> bool {
         self.end.set.no_later(at)
     }
@@ -296,6 +301,7 @@ impl QueueOps for MemifQueue {
         let driver = DriverCounts {
             copied_bytes: Some(self.copies.bytes),
             doorbells: Some(self.doorbells),
+            missed_unread: self.missed,
             bad_descs: once(link.errors.load(Ordering::Relaxed)),
             resets: once(link.ended.load(Ordering::Relaxed)),
             ..DriverCounts::default()
@@ -375,10 +381,9 @@ impl MemifQueue {
         let has_rings = self.rings.tx.is_some() || self.rings.rx.is_some();
         has_rings && config.role == Role::Client && config.sharing != Sharing::Nothing
     }
-}
 
-impl Drop for MemifQueue {
-    fn drop(&mut self) {
+    /// Gives up the rings of a queue that is closed; a second call does nothing.
+    fn give_up(&mut self) {
         // Other queues may keep the connection. So end it before the frames return to the pool: they will
         // belong to other packets.
         if self.is_shared() && !self.end.hang_up("a queue was closed") {
@@ -391,6 +396,12 @@ impl Drop for MemifQueue {
             self.end.link.dispose(Waste::own(rings));
         }
         self.detach();
+    }
+}
+
+impl Drop for MemifQueue {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 

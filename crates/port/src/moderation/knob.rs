@@ -34,7 +34,7 @@ pub const USECS: Knob = Knob {
     max: 10_000,
     default: 100,
     or: "",
-    effect: "Time from a poll of `fixed` that found packets to the next poll",
+    effect: "Time from a poll of `fixed` that found packets to the next poll; below 20 it does not hold",
     live: true,
 };
 

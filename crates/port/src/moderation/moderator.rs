@@ -167,7 +167,8 @@ impl Moderator {
         }
     }
 
-    /// Sets the length of the device's ring, if it is known: a hold ends before half of the ring is full.
+    /// Sets the length of the device's ring, if it is known; below 64 it counts as 64. A hold ends before half of
+    /// the ring is full, or after 50 µs if less than three quarters arrive in that time.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
         self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
     }
@@ -337,7 +338,7 @@ impl Moderator {
         Some(hold)
     }
 
-    /// Begins a hold that ends before half of the ring is full.
+    /// Begins a hold, no longer than [`bound`] allows for the ring.
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         self.held = Some(hold);
         let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
@@ -416,8 +417,8 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     }
 }
 
-/// Shortens a hold so that at most half of the ring is full at its end; returns true if the rest is
-/// too short for a sleep, so that the CPU must wait busily.
+/// Shortens a hold so that at most half of the ring is full at its end, but not below [`SLEEP_MIN`] if less than three
+/// quarters arrive in that time; returns true if the rest is too short for a sleep, so that the CPU must wait busily.
 ///
 /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
 /// the sender finds room.

@@ -35,7 +35,7 @@ mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
@@ -108,6 +108,41 @@ impl Plan for Config {
     }
 }
 
+/// Receives without a packet after which the clock is read, to check the interface if it is time.
+const EMPTY_POLLS: u16 = 1024;
+/// Least interval of these checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Receives without a packet. A caller that neither waits nor sends would not notice that its interface is
+/// down or gone, because the ring is read without a syscall: at some of these receives it is checked.
+#[derive(Debug, Default)]
+struct Idle {
+    /// Number of receives without a packet, modulo [`EMPTY_POLLS`].
+    polls: u16,
+    /// Time from which on the interface is checked again; `None` before the first check.
+    check_at: Option<Instant>,
+}
+
+impl Idle {
+    /// Counts a receive without a packet; returns true if the interface must be checked.
+    ///
+    /// Cost: a clock read, once in [`EMPTY_POLLS`] calls.
+    fn is_check_due(&mut self) -> bool {
+        self.polls = (self.polls + 1) % EMPTY_POLLS;
+        self.polls == 0 && self.is_time()
+    }
+
+    #[cold]
+    fn is_time(&mut self) -> bool {
+        let now = Instant::now();
+        let is_time = self.check_at.is_none_or(|at| at <= now);
+        if is_time {
+            self.check_at = now.checked_add(CHECK_INTERVAL);
+        }
+        is_time
+    }
+}
+
 /// The device of a queue: its socket, with the packets in flight on it.
 struct Device {
     socket: PacketSocket,
@@ -119,8 +154,21 @@ struct Device {
     gathers: Gathers,
     /// Number of packets that the kernel has counted as lost.
     rx_missed: u64,
+    idle: Idle,
     /// Dropped after the socket, because the host must not answer while the port may still receive.
     _reservation: Option<Arc<Reservation>>,
+}
+
+/// Queries the interface, and checks that the socket is still bound to it. The kernel unbinds the socket of an
+/// interface that is moved to another namespace. It does not bind it again when the interface is back and up, and
+/// reports no error to a socket that only receives.
+///
+/// Cost: three syscalls; four if the interface is down.
+fn query(socket: &PacketSocket, link: &mut Link) {
+    link.look();
+    if !link.is_gone() && !socket.is_bound_to(link.interface()) {
+        link.moved();
+    }
 }
 
 impl HostDevice for Device {
@@ -130,8 +178,9 @@ impl HostDevice for Device {
 
     fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let moved = self.rx.receive(&self.socket, mem, out, budget);
-        if std::mem::take(&mut self.rx.is_broken) {
-            host.link.look();
+        let is_check_due = moved.packets == 0 && self.idle.is_check_due();
+        if std::mem::take(&mut self.rx.is_broken) || is_check_due {
+            self.query(host);
         }
         moved
     }
@@ -140,12 +189,16 @@ impl HostDevice for Device {
         self.tx.send(&self.socket, &mut host.link, mem, batch)
     }
 
+    fn query(&mut self, host: &mut Host) {
+        query(&self.socket, &mut host.link);
+    }
+
     /// Checks the socket for an error, which makes it readable without a frame.
     ///
-    /// Cost: one syscall; three more if it is.
+    /// Cost: one syscall; four or five more if it is.
     fn look(&mut self, host: &mut Host) {
         if host.bell.look() && self.socket.take_error().is_some() {
-            host.link.look();
+            self.query(host);
         }
     }
 

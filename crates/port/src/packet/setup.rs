@@ -22,11 +22,11 @@ use crate::host::{
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 
-use super::Device;
 use super::config::{self, Config};
 use super::filter;
 use super::rx::{Limits, Rx, Source};
 use super::tx::Tx;
+use super::{Device, Idle};
 
 /// Send buffer for outgoing frames; the kernel's default of 200 KB holds three superframes.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
@@ -90,8 +90,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
         let (rx, tx) = (Rx::new(source, limits), Tx::new(vnet, config.bypass));
-        let _reservation = reservation.clone();
-        let device = Device { socket, rx, tx, has_uso, gathers, rx_missed: 0, _reservation };
+        let (idle, _reservation) = (Idle::default(), reservation.clone());
+        let device = Device { socket, rx, tx, has_uso, gathers, rx_missed: 0, idle, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained })

@@ -1,6 +1,7 @@
 //! Tests of two ports on the two ends of a veth pair.
 
 mod flow;
+mod lost;
 mod queues;
 mod refusals;
 mod unringed;

@@ -22,6 +22,8 @@ use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
+use super::query;
+
 /// Time after which a superframe that bypasses the qdisc and is still refused is treated as one that the
 /// device never accepts.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
@@ -171,7 +173,7 @@ impl Tx {
             let Some(errno) = refusal else { continue };
             if errno == Errno::NETDOWN || errno == Errno::NXIO || errno == Errno::NODEV {
                 downs += 1;
-                link.look();
+                query(socket, link);
                 // If the interface is up again, this is the error of an earlier moment, which the
                 // kernel reports once: try again.
                 if link.is_up() && downs == 1 {

@@ -59,7 +59,7 @@ pub(super) struct Parts<N: Nic> {
 
 /// A queue of a port.
 pub(super) struct VerbsQueue<N: Nic> {
-    /// `None` once the queue is being dropped.
+    /// `None` once the queue is closed.
     nic: Option<N>,
     roster: Arc<Roster<N::Peer, Gone<N::Peer>>>,
     /// Ended with the last queue.
@@ -350,6 +350,10 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         true
     }
 
+    fn close(&mut self, _: Instant) {
+        self.end();
+    }
+
     fn alarm(&mut self, at: Instant) -> bool {
         self.set.no_later(at)
     }
@@ -399,8 +403,12 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
     }
 }
 
-impl<N: Nic> Drop for VerbsQueue<N> {
-    fn drop(&mut self) {
+impl<N: Nic> VerbsQueue<N> {
+    /// Ends the pairs, and then gives the frames back; a second call does nothing.
+    fn end(&mut self) {
+        if self.nic.is_none() {
+            return;
+        }
         self.control.has_closed.store(true, Ordering::Relaxed);
         // Ways that the queue has not taken hold no frames; the rest of a peer ends its pair before its frames go back.
         let rest = self.roster.close();
@@ -411,6 +419,7 @@ impl<N: Nic> Drop for VerbsQueue<N> {
         self.nic = None;
         drop(rest);
         while let Some(peer) = self.peers.pop() {
+            self.tx.forget(&peer);
             let has_failed = peer.has_failed;
             let reason = if has_failed { DropReason::PEER_GONE } else { DropReason::DEVICE_DOWN };
             Gone::of(peer).end(reason);
@@ -419,6 +428,12 @@ impl<N: Nic> Drop for VerbsQueue<N> {
         self.reports = Reports::default();
         // All pairs have ended: what is in the tables goes back to the pool as they are dropped.
         self.tx.end();
+    }
+}
+
+impl<N: Nic> Drop for VerbsQueue<N> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

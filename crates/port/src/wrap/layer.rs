@@ -102,6 +102,11 @@ pub trait Layer: Send {
         below.reap(mem)
     }
 
+    /// See [`QueueOps::close`].
+    fn close(&mut self, below: &mut dyn QueueOps, until: Instant) {
+        below.close(until);
+    }
+
     /// See [`QueueOps::withheld`]; a layer that withholds packets adds its own.
     fn withheld(&self, below: &dyn QueueOps) -> usize {
         below.withheld()
@@ -176,6 +181,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
 
     fn reap(&mut self, mem: &mut Local) -> usize {
         self.layer.reap(self.below.0.as_mut(), mem)
+    }
+
+    fn close(&mut self, until: Instant) {
+        self.layer.close(self.below.0.as_mut(), until);
     }
 
     fn withheld(&self) -> usize {
@@ -285,6 +294,10 @@ mod tests {
             13
         }
 
+        fn close(&mut self, _: Instant) {
+            self.1 += 100;
+        }
+
         fn withheld(&self) -> usize {
             23
         }
@@ -369,6 +382,8 @@ mod tests {
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
             ops.irq();
             assert_eq!(ops.counters().rx_nombuf, 20, "{name}");
+            ops.close(Instant::now());
+            assert_eq!(ops.counters().rx_nombuf, 120, "{name}");
             // A waiting fault layer has its own descriptor, which watches the one below.
             assert_eq!(ops.as_fd().as_raw_fd() == below, name != "fault", "{name}");
         }

@@ -7,7 +7,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::capability::Capabilities;
@@ -168,10 +168,17 @@ impl QueueBinding {
     }
 
     /// Returns true once no socket is bound to the queue, so that the device no longer has frames
-    /// of a closed socket. Uses the socket in `unbound` as [`QueueBinding::try_bind`] does.
-    pub fn is_vacant(&self, copy_mode: CopyMode, unbound: &mut Option<Rings>) -> bool {
+    /// of a closed socket; waits for that a second at most, and until `until` at most. Uses the
+    /// socket in `unbound` as [`QueueBinding::try_bind`] does.
+    pub fn is_vacant(
+        &self,
+        copy_mode: CopyMode,
+        unbound: &mut Option<Rings>,
+        until: Instant,
+    ) -> bool {
         let attempt = || self.bind_as(copy_mode != CopyMode::Always, unbound);
-        match retry_for(BUSY, Refused::is_busy, attempt) {
+        let longest = BUSY.min(until.saturating_duration_since(Instant::now()));
+        match retry_for(longest, Refused::is_busy, attempt) {
             // With these errors, the interface is gone, and its driver with it.
             Ok(_) | Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => true,
             Err(_) => false,

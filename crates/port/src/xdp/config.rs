@@ -9,7 +9,7 @@ use linerate_sys::capability::Capabilities;
 
 use super::hold;
 use super::rings::Lens;
-use super::spread::{Spread, spread};
+use super::spread::{self, Spread};
 use crate::host::filter::Filter;
 use crate::host::flow::Flow;
 use crate::spec::Spec;
@@ -96,7 +96,7 @@ impl Config {
             unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
-            spread: spec.value("rss", spread)?,
+            spread: spec.value("rss", spread::spread)?,
             rx_len: spec.value("rx", ring_len)?.unwrap_or(ring),
             tx_len: spec.value("tx", ring_len)?.unwrap_or(ring),
             busy_poll: spec.flag("busy")?,
@@ -137,7 +137,8 @@ impl Config {
     /// Returns the capabilities that opening the port requires.
     pub fn capabilities(&self) -> Capabilities {
         let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
-        match (&self.map, self.busy_poll) {
+        let configures = self.busy_poll || spread::wanted_by(self).is_some();
+        match (&self.map, configures) {
             (None, _) => Capabilities::XDP.and(flow),
             (Some(_), false) => Capabilities::NET_RAW,
             (Some(_), true) => Capabilities::NET_RAW.and(Capabilities::NET_ADMIN),
@@ -233,6 +234,30 @@ fn queues(text: &str) -> std::result::Result<Vec<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_with_a_map_requires_net_admin_only_for_options_that_configure_the_device() {
+        let of = |words: &str| {
+            let text = format!("xdp:v0,map=/sys/fs/bpf/socks{words}");
+            Config::of(&crate::parse(&text).unwrap()).unwrap().capabilities()
+        };
+        let with_admin = Capabilities::NET_RAW.and(Capabilities::NET_ADMIN);
+        assert_eq!([of(""), of(",rss=even,write")], [Capabilities::NET_RAW; 2]);
+        assert_eq!([of(",busy"), of(",rss=even")], [with_admin; 2]);
+    }
+
+    #[test]
+    fn a_ring_has_1024_descriptors_unless_told_otherwise() {
+        for (words, lens) in [
+            ("", (1024, 1024)),
+            (",ring=4096", (4096, 4096)),
+            (",tx=256", (1024, 256)),
+            (",ring=4096,rx=64", (64, 4096)),
+        ] {
+            let config = Config::of(&crate::parse(&format!("xdp:v0{words}")).unwrap()).unwrap();
+            assert_eq!((config.rx_len, config.tx_len), lens, "{words}");
+        }
+    }
 
     #[test]
     fn a_text_keeps_its_filter_and_what_permits_it() {

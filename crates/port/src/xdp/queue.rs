@@ -36,7 +36,7 @@ const INTERFACE_INTERVAL: Duration = Duration::from_secs(1);
 /// Receives without a packet after which the clock is read, to check the interface if it is time.
 const EMPTY_POLLS: u16 = 1024;
 
-/// The longest wait on closing for packets that the kernel still reads.
+/// The longest wait of a queue on closing for packets that the kernel still reads.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Returns the next full second of the monotonic clock, so that all queues of a worker check at one
@@ -61,6 +61,8 @@ pub(super) struct Device {
     is_lost_read: bool,
     /// True if the kernel has unbound the socket, which reports that once.
     is_unbound: bool,
+    /// True once the device is closed for good.
+    is_closed: bool,
     copy_mode: CopyMode,
     checksums: Checksums,
     rx: Rx,
@@ -70,6 +72,8 @@ pub(super) struct Device {
     /// The kernel's counters of this socket at the last reading, and the sum over all sockets so far.
     missed_before: Missed,
     missed: Missed,
+    /// Packets that were in the receive rings of closed sockets.
+    unread: u64,
     late: Late,
     /// Descriptors of earlier sockets that made no sense.
     bad_descs: u64,
@@ -126,10 +130,12 @@ pub(super) fn open(
         lost: None,
         is_lost_read: false,
         is_unbound: false,
+        is_closed: false,
         copy_mode,
         checksums,
         missed_before: Missed::default(),
         missed: Missed::default(),
+        unread: 0,
         late: Late::default(),
         bad_descs: 0,
         tx_lost: Moved::default(),
@@ -196,13 +202,14 @@ impl Device {
         error == Some(Errno::NETDOWN)
     }
 
-    /// Waits until the kernel has taken and sent every packet, at most for [`LINGER`].
-    fn linger(&mut self) {
-        let until = Instant::now().checked_add(LINGER);
+    /// Waits until the kernel has taken and sent every packet: at most for [`LINGER`], and until
+    /// `until`.
+    fn linger(&mut self, until: Instant) {
+        let until = Instant::now().checked_add(LINGER).map_or(until, |at| at.min(until));
         while let Some(socket) = &mut self.socket {
             let more = self.tx.flush(socket, &mut self.home);
             let waits = more || self.socket.as_ref().is_some_and(|socket| self.is_read(socket));
-            if !waits || until.is_none_or(|until| Instant::now() >= until) {
+            if !waits || Instant::now() >= until {
                 break;
             }
             let _ = poll_readable(&[], Some(RETRY));
@@ -217,7 +224,7 @@ impl Device {
         if let Some(socket) = &self.socket {
             host.bell.forget(&*socket.rings.socket);
         }
-        self.close();
+        self.close_socket();
         let gone = host.link.is_gone();
         if gone || self.copy_mode == CopyMode::Always {
             // SAFETY: with the socket closed the kernel copies nothing into its frames any more; a device that
@@ -268,10 +275,12 @@ impl Device {
         }
     }
 
-    /// Closes the socket, and unmaps its rings; the frames in them stay lent.
-    fn close(&mut self) {
+    /// Closes the socket, and unmaps its rings; the frames in them stay lent. Packets in the receive
+    /// ring are lost, and counted.
+    fn close_socket(&mut self) {
         self.read_missed();
-        let Some(socket) = self.socket.take() else { return };
+        let Some(mut socket) = self.socket.take() else { return };
+        self.unread += self.rx.take_unread(&mut socket);
         self.is_lost_read = self.is_read(&socket);
         self.is_unbound = false;
         let Socket { rings, held } = socket;
@@ -405,6 +414,24 @@ impl HostDevice for Device {
         self.socket.as_ref().map_or(0, |socket| socket.held.sending)
     }
 
+    fn close(&mut self, until: Instant) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        self.linger(until);
+        self.close_socket();
+        self.rebind_at = None;
+        // A device that writes the frames itself may do so until the kernel has cleared up. If it
+        // is unknown whether the kernel has, the frames stay lent, in the ledger too.
+        let (mode, unbound) = (self.copy_mode, &mut self.unbound);
+        let copied = mode == CopyMode::Always;
+        if copied || (self.lost.is_some() && self.binding.is_vacant(mode, unbound, until)) {
+            // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
+            // queue, so the device has given up the frames of this one.
+            unsafe { self.reclaim_frames(DropReason::STOPPED) };
+        }
+    }
+
     /// Checks the state of the interface, and that the socket is still bound to it, once in
     /// [`INTERFACE_INTERVAL`].
     ///
@@ -471,12 +498,13 @@ impl HostDevice for Device {
             missed_ring_full: self.missed.ring_full.saturating_sub(self.late.packets()),
             missed_no_cpu: self.late.packets(),
             missed_no_frame: self.missed.no_frame,
+            missed_unread: self.unread,
             bad_descs: self.bad_descs + bad,
             resets: self.resets,
             doorbells: Some(self.tx.doorbells),
             ..DriverCounts::default()
         };
-        let rx_missed = self.missed.ring_full + self.missed.no_frame;
+        let rx_missed = self.missed.ring_full + self.missed.no_frame + self.unread;
         let rx_nombuf = self.rx.rx_nombuf;
         Counters { rx_missed, rx_nombuf, tx_lost: self.tx_lost, driver, ..Counters::default() }
     }
@@ -492,17 +520,9 @@ impl HostDevice for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.linger();
-        self.close();
-        // A device that writes the frames itself may do so until the kernel has cleared up. If it
-        // is unknown whether the kernel has, the frames stay lent, in the ledger too.
-        let copied = self.copy_mode == CopyMode::Always;
-        let unbound = &mut self.unbound;
-        if copied || (self.lost.is_some() && self.binding.is_vacant(self.copy_mode, unbound)) {
-            // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
-            // queue, so the device has given up the frames of this one.
-            unsafe { self.reclaim_frames(DropReason::STOPPED) };
-        }
+        let now = Instant::now();
+        // Each of the two waits has its own limit, of a second.
+        self.close(now.checked_add(2 * LINGER).unwrap_or(now));
     }
 }
 
@@ -543,6 +563,11 @@ pub(super) mod tests {
         /// Returns the socket that waits to be bound.
         pub fn unbound(&self) -> Option<Weak<XdpSocket>> {
             self.device.unbound.as_ref().map(|rings| Arc::downgrade(&rings.socket))
+        }
+
+        /// Returns the number of descriptors in the receive ring.
+        pub fn arrived(&mut self) -> u32 {
+            self.device.socket.as_mut().map_or(0, |socket| socket.rings.rx.available())
         }
 
         /// Marks the socket as lost, as if its device returned nothing, without binding another.

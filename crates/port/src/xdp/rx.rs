@@ -190,6 +190,26 @@ impl Rx {
         tells
     }
 
+    /// Takes what is left in the receive ring of a socket that is about to be closed; returns the
+    /// number of packets. The frames stay posted in the table. The rest of a packet that is partly
+    /// received does not count, because [`Rx::reset`] counts that packet.
+    pub fn take_unread(&self, socket: &mut Socket) -> u64 {
+        let (mut descs, mut packets) = ([Desc::default(); STRIDE], 0);
+        // The device has filled at most the posted frames.
+        let mut left = socket.held.posted;
+        while left > 0 {
+            let want = left.min(STRIDE);
+            let got = socket.rings.rx.pop_slice(&mut descs[..want]);
+            if got == 0 {
+                break;
+            }
+            packets += descs[..got].iter().filter(|desc| desc.options & CONTINUED == 0).count();
+            left -= got;
+        }
+        let is_begun = self.partial.is_some() || self.counted;
+        packets.saturating_sub(usize::from(is_begun)) as u64
+    }
+
     /// Drops the partly received packet, whose ring is gone.
     pub fn reset(&mut self, reason: DropReason, mem: &mut Local) {
         if let Some(head) = self.partial.take() {

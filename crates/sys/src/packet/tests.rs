@@ -457,6 +457,18 @@ fn a_ring_outlives_its_socket_and_an_interface_that_went_down_is_told_once() {
 }
 
 #[test]
+fn a_socket_is_bound_to_its_interface_until_that_is_removed() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let (rx, _ring) = PacketSocket::open(&a, &VNET, &RingSize::default()).unwrap();
+        ip("link set v0 down");
+        assert!(rx.is_bound_to(&a) && !rx.is_bound_to(&b));
+        ip("link del v0");
+        assert!(!rx.is_bound_to(&a));
+    });
+}
+
+#[test]
 fn an_impossible_ring_is_a_fault_of_the_request() {
     in_netns(|| {
         let (a, _b) = pair();

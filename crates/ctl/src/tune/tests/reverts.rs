@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{Engine, Running, Stage, Turn, Worker};
 use linerate_port::{Code, Error};
 use linerate_skb::Batch;
+use serde_json::Value;
 
 use super::{Change, LONG, change, shown, unturned};
 use crate::tune::reverts::{Key, Outcome, Reverts};
@@ -110,7 +111,7 @@ fn change_during_a_revert_is_reverted_to_the_original_value() {
     assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("8".into(), None));
 }
 
-/// A stage that stops the second worker until it is told to go on.
+/// A stage that stops the second worker until a flag lets it go on.
 struct Gate(bool, Arc<AtomicBool>);
 
 impl Stage for Gate {
@@ -240,6 +241,26 @@ fn failed_change_of_the_cpu_of_two_queues_leaves_the_revert_of_the_one_before() 
     let pending = begin(&mut target, SECOND);
     let e = target.finish(&pending, now + SECOND).unwrap().unwrap_err();
     assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", Some(now + 60 * SECOND)));
+}
+
+#[test]
+fn revert_that_its_worker_does_not_execute_is_withdrawn_and_tried_again() {
+    let ((mut target, mut worker), now) = (unturned(), Instant::now());
+    set((&mut target, &mut worker), "2", Some(SECOND), now);
+    // The worker makes no turn: it has ended, or does not run.
+    target.revert(now + SECOND, SECOND);
+    assert!(target.is_reverting() && target.revert_at().is_none());
+    target.settle(now + 3 * SECOND);
+    assert!(!target.is_reverting());
+    assert_eq!(target.revert_at(), Some(now + 8 * SECOND));
+    let document: Value = serde_json::from_str(&target.show(None).unwrap()).unwrap();
+    assert!(document["revert_failed"].as_str().unwrap().contains("did not finish a poll"));
+    worker.turn(now + 3 * SECOND);
+    assert_eq!(shown(&target, "tx_batch"), "2", "the order was withdrawn");
+    target.revert(now + 8 * SECOND, SECOND);
+    worker.turn(now + 8 * SECOND);
+    target.settle(now + 8 * SECOND);
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use linerate_skb::{DropReason, Local};
+use linerate_skb::{DropReason, Local, Moved};
 use linerate_sys::seqpacket::Listener;
 use linerate_sys::wait::poll_readable;
 
@@ -75,6 +75,29 @@ fn packets_that_a_lost_peer_has_not_taken_do_not_count_as_sent() {
     assert_eq!((ledger.sent, ledger.dropped(DropReason::PEER_GONE)), (1, 2));
     assert_eq!((queue.counts().tx_packets, queue.counts().tx_bytes), (1, 60));
     drop((port, queue));
+    settled(&pool);
+}
+
+#[test]
+fn queue_that_is_closed_counts_what_either_side_has_not_read() {
+    let (name, pool) = (name(), exported());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let (server, memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    push(&mut batch, 3, &mut mem);
+    let queue = &mut port.queues[0];
+    assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 3);
+    // The peer takes one packet, and sends two.
+    rings[0].set_tail(1);
+    rings[1].set_tail(2);
+    queue.close(Instant::now());
+    let counters = queue.counters();
+    assert_eq!(counters.tx_lost, Moved { packets: 2, bytes: 120 });
+    assert_eq!((counters.rx_missed, counters.driver.missed_unread), (2, 2));
+    let ledger = pool.ledger();
+    assert_eq!((ledger.sent, ledger.dropped(DropReason::PEER_GONE)), (1, 2), "{ledger}");
+    drop((port, batch, mem, server, memory, rings));
     settled(&pool);
 }
 

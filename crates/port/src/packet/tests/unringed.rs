@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Offload, Pool};
 
+use crate::Moderation;
 use crate::host::testing::*;
-use crate::{Health, Moderation, Want};
 
 /// Returns the median time from sending a lone frame to a port until it is received.
 fn latency(to: &str) -> Duration {
@@ -92,25 +92,5 @@ fn a_frame_that_is_longer_than_the_port_s_longest_is_dropped_as_too_long() {
         send(&mut a, &[stamped(0, 4000), stamped(1, 60)], Offload::NONE);
         assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(1, 60));
         assert_eq!(b.pool().ledger().dropped(DropReason::TOO_LONG), 1);
-    });
-}
-
-#[test]
-fn a_reader_that_never_waits_notices_that_the_interface_is_down() {
-    in_netns(|| {
-        veth(1500);
-        let mut b = queue("packet:v1,retire=0");
-        ip("link set v1 down");
-        let deadline = Instant::now() + LONG;
-        while b.health() == Health::Up {
-            assert!(Instant::now() < deadline, "it is up");
-            b.rx(&mut Batch::with_capacity(8));
-        }
-        ip("link set v1 up");
-        while b.health() != Health::Up {
-            assert!(Instant::now() < deadline, "it stays down");
-            b.wait_for(Want::Frames, Some(Duration::from_millis(50))).unwrap();
-            b.rx(&mut Batch::with_capacity(8));
-        }
     });
 }

@@ -98,6 +98,23 @@ fn packets_of_a_peer_that_was_removed_are_counted_as_missed() {
 }
 
 #[test]
+fn packets_that_the_device_has_at_the_close_do_not_count_as_sent() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",rx=32,tx=64");
+    // The far end has 32 requests, and receives nothing.
+    let packets: Vec<_> = (0..50).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    assert_eq!(near.queues[0].reap(&mut mem), 18, "the chain of the first 32 is complete");
+    near.queues[0].close(Instant::now());
+    assert_eq!(near.queues[0].counters().tx_lost.packets, 18);
+    let ledger = pool.ledger();
+    assert_eq!((ledger.sent, ledger.dropped(DropReason::DEVICE_DOWN)), (32, 18), "{ledger}");
+    drop((near, far, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
 fn frames_of_a_peer_that_has_gone_come_back_while_others_send_without_a_pause() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let mut mem = pool.local();

@@ -79,6 +79,31 @@ fn a_read_takes_longer_the_busier_the_bus_is() {
 }
 
 #[test]
+fn packets_of_both_directions_load_the_bus() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (mut a, mut b) = ring::pair("loaded", 64, &pool).unwrap();
+    let (mut near, mut far) = (a.queues.remove(0), b.queues.remove(0));
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    // The period has not begun, so a delay of this test does not end it.
+    let since = Instant::now() + Duration::from_secs(3600);
+    let bus = Bus { toll: toll("0ns/100ns/1bps"), bytes: 0, since, load: 0.0 };
+    let mut booth = Booth { bus, taken: Registers::default() };
+    mem.alloc(&mut batch, 3);
+    batch.iter_mut().for_each(|skb| assert!(skb.put(60).is_some()));
+    booth.xmit(near.as_mut(), &mut mem, &mut batch);
+    assert_eq!(booth.bus.bytes, 3 * 60);
+    far.rx(&mut mem, &mut batch, 8);
+    far.xmit(&mut mem, &mut batch);
+    booth.rx(near.as_mut(), &mut mem, &mut batch, 8);
+    assert_eq!((batch.len(), booth.bus.bytes), (3, 2 * 3 * 60));
+    booth.irq(near.as_mut());
+    assert_eq!(booth.taken.read_ns, 2 * 100, "two reads at the load before");
+    booth.bus.since = Instant::now().checked_sub(2 * SPAN).unwrap();
+    booth.irq(near.as_mut());
+    assert_eq!(booth.taken.read_ns, 2 * 100 + 2 * 1600, "two reads at the highest load");
+}
+
+#[test]
 fn port_text_puts_a_toll_around_every_queue_and_a_bad_one_is_an_error() {
     let taken = |text: &str| {
         let mut queue = Port::open(text).unwrap().into_queues().remove(0);

@@ -1,30 +1,17 @@
 //! Queues whose socket or interface is lost.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Offload};
-use linerate_sys::netns::Netns;
 
+use super::super::queue::XdpQueue;
 use super::super::queue::tests::open;
-use super::pool;
+use super::{frames, pool};
 use crate::host::testing::{
-    LONG, assert_settled, eventually, in_netns_with_xdp, ip, queue, queue_in, send, stamped, veth,
-    wait_running,
+    LONG, assert_settled, eventually, in_netns_with_xdp, ip, move_away_and_back, queue, queue_in,
+    send, stamped, veth, wait_running,
 };
 use crate::{Health, QueueOps};
-
-/// Moves `interface` to another network namespace and back, and sets it up.
-pub(super) fn move_away_and_back(interface: &str) {
-    let there = Netns::new().unwrap();
-    let here = File::open("/proc/thread-self/ns/net").unwrap();
-    let path = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());
-    ip(&format!("link set {interface} netns {}", there.path()));
-    there.ip(&format!("link set {interface} netns {path}")).unwrap();
-    ip(&format!("link set {interface} up"));
-    wait_running(interface);
-}
 
 #[test]
 fn memory_of_a_lost_queue_stays_registered_while_another_socket_has_the_queue() {
@@ -51,6 +38,37 @@ fn memory_of_a_lost_queue_stays_registered_while_another_socket_has_the_queue() 
         assert!(queue.unbound().is_none());
         drop((queue, mem));
         assert_settled(&ours);
+    });
+}
+
+#[test]
+fn packets_that_were_not_read_before_a_reset_or_the_close_are_counted_as_missed() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(1024);
+        let (mut near, mut mem) = (open("v0,ring=64", &pool), pool.local());
+        let mut far = queue("packet:v1");
+        let mut arrive = |near: &mut XdpQueue| {
+            send(&mut far, &frames(10, 60), Offload::NONE);
+            eventually(|| near.arrived() == 10);
+        };
+        let missed = |near: &mut XdpQueue| {
+            let counters = near.counters();
+            (counters.rx_missed, counters.driver.missed_unread)
+        };
+        arrive(&mut near);
+        near.lose_socket();
+        assert_eq!(missed(&mut near), (10, 10));
+        eventually(|| {
+            near.reap(&mut mem);
+            near.health() == Health::Up
+        });
+        arrive(&mut near);
+        near.close(Instant::now() + LONG);
+        assert_eq!(missed(&mut near), (20, 20));
+        drop((near, mem));
+        assert_settled(&pool);
+        assert_eq!(pool.ledger().received, 0);
     });
 }
 

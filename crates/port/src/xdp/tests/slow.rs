@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, DropReason, Local, Offload, Pool};
 
 use super::super::queue::tests::open;
-use super::lost::move_away_and_back;
 use super::{frames, pool};
 use crate::host::testing::{
-    LONG, assert_settled, bytes, eventually, in_netns_with_xdp, ip, queue, receive, veth,
-    wait_running,
+    LONG, assert_settled, bytes, eventually, in_netns_with_xdp, ip, move_away_and_back, queue,
+    receive, veth, wait_running,
 };
 use crate::{QueueOps, Want};
 
@@ -120,6 +119,20 @@ fn frames_of_a_closed_queue_are_not_reused_while_the_kernel_may_read_them() {
         assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
         drop(queue);
         assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
+        assert_eq!(pool.ledger().difference(), 0, "{:#}", pool.ledger());
+    });
+}
+
+#[test]
+fn close_waits_no_longer_than_its_caller_lets_it() {
+    behind_a_queue(2, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        let begun = Instant::now();
+        queue.close(begun);
+        drop(queue);
+        // As long as a queue waits that is dropped.
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         assert_eq!(pool.ledger().difference(), 0, "{:#}", pool.ledger());
     });
 }
