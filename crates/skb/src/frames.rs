@@ -419,6 +419,7 @@ mod tests {
 
     #[test]
     fn a_free_initialises_nothing_unless_the_pool_was_told_to() {
+        assert_eq!(Pool::builder().frames(8).build().unwrap().init(), Init::AtAlloc);
         assert_eq!(priorities_after_free(Init::AtAlloc), [7; 5]);
         assert_eq!(priorities_after_free(Init::AtFree), [0; 5]);
     }

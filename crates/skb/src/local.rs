@@ -260,7 +260,7 @@ mod tests {
             while !batch.is_empty() {
                 batch.sent(batch.len().min(32), &mut mem);
             }
-            assert!(mem.list.len() <= applied.max(UNLISTED), "{} of {len}", mem.list.len());
+            assert!(mem.list.len() <= applied, "{} of {len}", mem.list.len());
             // A batch that is longer than the list goes to the depot whole.
             assert!(applied < 32 || mem.list.len() >= applied.min(OUT) / 2, "{}", mem.list.len());
             let ledger = pool.ledger();

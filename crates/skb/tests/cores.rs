@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use linerate_skb::{Batch, Pool, Return};
+use linerate_skb::{Batch, CoreStats, Pool, Return};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
 /// Returns two CPUs, if this process may run on as many.
@@ -54,6 +54,7 @@ fn every_free_is_in_the_matrix_of_cpus() {
     let Some(cpus) = two_cpus() else { return };
     for return_to in [Return::Local, Return::Home] {
         let pool = Pool::builder().frames(1024).return_to(return_to).build().unwrap();
+        pool.set_sampling(1);
         across(&pool, cpus, 1000, 4);
         let stats = pool.stats();
         let [near, far] = cpus;
@@ -65,6 +66,11 @@ fn every_free_is_in_the_matrix_of_cpus() {
         assert_eq!((core("near").allocs, core("near").frees), (32_000, 8_000));
         assert_eq!((core("far").allocs, core("far").frees), (0, 24_000));
         assert_eq!((core("near").cpu, core("far").cpu), (Some(near), Some(far)));
+        // The times of each CPU are its own.
+        assert!(core("near").alloc_time.calls > 0 && core("near").free_time.calls > 0, "{stats}");
+        assert!(core("far").alloc_time.calls == 0 && core("far").free_time.calls > 0, "{stats}");
+        let is_own = |core: &CoreStats| core.free_time.packets <= core.frees;
+        assert!(["near", "far"].map(core).iter().all(is_own), "{stats}");
         let ledger = pool.ledger();
         assert!(ledger.is_drained(), "{ledger}");
         assert!(ledger.outstanding().is_empty());

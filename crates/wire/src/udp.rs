@@ -111,7 +111,9 @@ impl UdpMut<'_> {
     /// sum, the swapped words are all under it or all outside it, and sums commute.
     ///
     /// Shape: what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
-    ///        to answer such a datagram is for the caller to decide before.
+    ///        to answer such a datagram is for the caller to decide before. The number of hops
+    ///        stays as it came: [`crate::Ipv4Mut::set_ttl`] or [`crate::Ipv6Mut::set_hop_limit`]
+    ///        renews it.
     /// Cost:  constant.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
