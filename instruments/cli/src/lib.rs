@@ -9,6 +9,7 @@ mod lab;
 mod lines;
 mod ndr;
 mod profile;
+mod temporary;
 
 use std::process::ExitCode;
 

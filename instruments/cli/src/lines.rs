@@ -1,10 +1,8 @@
 //! `linerate lines`: cache-line transfers by function, from a model that observes real code in
 //! QEMU's user mode.
 
-use std::fs::{self, DirBuilder};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs;
 use std::io::{self, BufReader};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,13 +23,12 @@ use crate::errors::{Failure, RUNTIME, SIGNAL, UNSUPPORTED, USAGE};
 use crate::profile::file::{Draft, Place};
 use crate::screen::Screen;
 use crate::signals::Signals;
+use crate::temporary::Temporary;
 
 /// The emulator for a single program.
 const QEMU: &str = "qemu-x86_64";
 /// Interval of checks of the command and of signals.
 const LOOK: Duration = Duration::from_millis(20);
-/// Most names that are tried for the folder of the plugin's output.
-const TRIES: usize = 8;
 /// The plugin's file.
 const PLUGIN: &str = "liblinerate_lines.so";
 
@@ -185,8 +182,9 @@ impl Lines {
             Failure::new(RUNTIME, "E-FILE", &what, why, "check its path")
         })?;
         let plugin = self.plugin()?;
-        let out = Left::new()?;
-        let mut words = format!("{},out={}", comma(&plugin), comma(&out.0));
+        let folder = Temporary::new("lines", "the plugin's output")?;
+        let out = folder.file("counts");
+        let mut words = format!("{},out={}", comma(&plugin), comma(&out));
         if let Some((bytes, ways)) = self.l2 {
             words += &format!(",l2={bytes}x{ways}");
         }
@@ -203,7 +201,7 @@ impl Lines {
         let child = command.spawn().map_err(|e| not_started(&e))?;
         let status = ended(child, &signals).map_err(linerate::Error::from)?;
         let wall = started.elapsed();
-        let Ok(left) = fs::read_to_string(&out.0) else { return Err(nothing_left(status)) };
+        let Ok(left) = fs::read_to_string(&out) else { return Err(nothing_left(status)) };
         screen.note("\n");
         let conditions = Conditions {
             tool: Some(format!("linerate {} in QEMU's user mode", env!("CARGO_PKG_VERSION"))),
@@ -236,44 +234,6 @@ impl Lines {
             let what = "cannot follow cache lines without the plugin";
             Failure::new(UNSUPPORTED, "E-UNSUPPORTED", what, why, &fix)
         })
-    }
-}
-
-/// The file that the plugin writes, in a folder that no other user can write; removed when this is dropped.
-struct Left(PathBuf);
-
-impl Left {
-    fn new() -> Result<Left, Failure> {
-        // A name that no other program can predict, and that no earlier run can have left.
-        let numbers = std::iter::repeat_with(|| RandomState::new().build_hasher().finish());
-        let name = |number| format!("linerate-lines-{}-{number:x}", std::process::id());
-        Left::first_of(&std::env::temp_dir(), numbers.map(name).take(TRIES))
-    }
-
-    /// Creates the first of the named folders that does not exist yet.
-    fn first_of(at: &Path, names: impl Iterator<Item = String>) -> Result<Left, Failure> {
-        let mut last = String::new();
-        for folder in names.map(|name| at.join(name)) {
-            match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Left(folder.join("counts"))),
-                Err(e) => last = format!("{}: {e}", folder.display()),
-            }
-        }
-        let what = "cannot create a folder for the plugin's output";
-        Err(Failure::new(
-            RUNTIME,
-            "E-FILE",
-            what,
-            last,
-            "set TMPDIR to a folder that you can write",
-        ))
-    }
-}
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        // Leave a folder that cannot be removed to the system, which cleans its temporary folder.
-        let _ = self.0.parent().map(fs::remove_dir_all);
     }
 }
 
@@ -389,26 +349,6 @@ mod tests {
         {
             assert!(size(wrong).is_err_and(|why| why.contains("1Mx8")), "{wrong}");
         }
-    }
-
-    #[test]
-    fn folder_that_exists_already_is_not_used_and_a_failure_names_its_path() {
-        let at = std::env::temp_dir().join(format!("linerate-left-{}", std::process::id()));
-        fs::create_dir(&at).unwrap();
-        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let first = Left::first_of(&at, names(&["a", "b"]).into_iter()).unwrap();
-        let second = Left::first_of(&at, names(&["a", "b"]).into_iter()).unwrap();
-        assert_eq!([&first.0, &second.0], [&at.join("a/counts"), &at.join("b/counts")]);
-        let e = Left::first_of(&at, names(&["a", "b"]).into_iter()).err().unwrap();
-        assert!(format!("{e:?}").contains(&format!("{}: File exists", at.join("b").display())));
-        drop((first, second));
-        fs::remove_dir(&at).unwrap();
-        // A folder of an earlier process with this number.
-        let old = std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id()));
-        fs::create_dir(&old).unwrap();
-        let new = Left::new();
-        fs::remove_dir(&old).unwrap();
-        assert!(new.is_ok());
     }
 
     #[test]

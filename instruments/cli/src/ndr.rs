@@ -13,7 +13,7 @@ use linerate_lab::ndr::{
 use linerate_lab::scenario::Place;
 use serde::Serialize;
 
-use crate::errors::{Failure, RUNTIME, USAGE};
+use crate::errors::{Failure, INCONCLUSIVE, RUNTIME, USAGE};
 use crate::progress::Line;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
@@ -26,8 +26,6 @@ const AGAIN: Disturbed = Disturbed::Again { again_max: 5, per_trial_max: 2 };
 /// Share of time asleep, in per cent, above which a path's worker did not limit the rate: a worker
 /// at its limit sleeps only before the first packet and after the last.
 const ASLEEP_PCT: f64 = 10.0;
-/// Exit status of a search whose trials were mostly disturbed.
-const INCONCLUSIVE: u8 = 4;
 
 /// Find the highest rate that a path forwards without loss
 ///
@@ -94,8 +92,9 @@ A path carries a rate if more than half of 21 trials of 1 s would meet the loss 
 ends when lower and upper bound differ by 0.5 %. A result that is not such an interval is marked
 irregular, with the reason.
 
-Exit status: 0 found, 1 failed while running, 2 wrong request, 4 most trials were disturbed by
-others on this machine, 5 not possible here, 129, 130 or 143 ended by SIGHUP, SIGINT or SIGTERM.";
+Exit status: 0 found, 1 failed while running, 2 wrong request, 4 ended early, because most trials
+were disturbed by others on this machine or 5000 trials were made, 5 not possible here, 129, 130 or
+143 ended by SIGHUP, SIGINT or SIGTERM.";
 
 /// The JSON output.
 #[derive(Serialize)]
@@ -161,11 +160,7 @@ impl Ndr {
             || text(&outcome, limits),
             || serde_json::to_string_pretty(&document).unwrap_or_default(),
         )?;
-        Ok(match signal {
-            Some(signal) => status(signal),
-            None if given_up(&outcome, limits) => INCONCLUSIVE,
-            None => 0,
-        })
+        Ok(exit(&outcome, signal))
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -251,6 +246,15 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     text
 }
 
+/// Returns the exit status of a search that ended with `outcome`, or by a signal.
+fn exit(outcome: &Outcome, signal: Option<i32>) -> u8 {
+    match signal {
+        Some(signal) => status(signal),
+        None if outcome.complete => 0,
+        None => INCONCLUSIVE,
+    }
+}
+
 /// Returns true if most trials were disturbed, so that the search has no valid result.
 fn given_up(outcome: &Outcome, limits: Limits) -> bool {
     let most = outcome.disturbed > outcome.trials.len();
@@ -316,7 +320,8 @@ fn line(found: &GoalResult) -> String {
     let mut text = format!(
         "{} {}%  {} lower, {} upper (irregular: {irregular})",
         goal.name,
-        100.0 * goal.loss_ratio,
+        // The ratio is a share in per cent divided by 100: remove the error of that division.
+        (1e12 * goal.loss_ratio).round() / 1e10,
         bound(found.lower_pps),
         bound(found.upper_pps)
     );
@@ -402,6 +407,26 @@ mod tests {
         let mut carried = outcome(None);
         carried.found[0].upper_pps = None;
         assert!(text(&carried, LIMITS).contains("nothing above 2.0000 Mpps was offered"));
+    }
+
+    #[test]
+    fn a_search_that_ended_before_its_goal_is_inconclusive() {
+        let mut outcome = outcome(None);
+        assert_eq!(exit(&outcome, None), 0);
+        outcome.complete = false;
+        assert!(text(&outcome, LIMITS).ends_with("bounds are those of the trials so far\n"));
+        assert_eq!((exit(&outcome, None), exit(&outcome, Some(2))), (INCONCLUSIVE, 130));
+    }
+
+    #[test]
+    fn the_loss_of_a_goal_is_printed_as_it_was_asked_for() {
+        let mut found = outcome(None).found.remove(0);
+        for (asked, printed) in [("7%", " 7%  "), ("0.5%", " 0.5%  "), ("0.0001%", " 0.0001%  ")] {
+            found.goal.loss_ratio = loss(asked).unwrap().0.unwrap();
+            assert!(line(&found).contains(printed), "{}", line(&found));
+        }
+        found.goal.loss_ratio = 0.0;
+        assert!(line(&found).contains(" 0%  "), "{}", line(&found));
     }
 
     #[test]

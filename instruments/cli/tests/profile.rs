@@ -120,10 +120,8 @@ fn a_command_is_recorded_saved_listed_and_compared() {
 
     let diff = run(&format!("profile diff {file} {file} --json")).document();
     assert_eq!(diff["schema"], "linerate-profile-diff/1");
-    assert_eq!(
-        (&diff["total"]["with"], &diff["total"]["without"]),
-        (&counted.into(), &counted.into())
-    );
+    let total = &diff["total"];
+    assert_eq!((&total["with"], &total["without"]), (&counted.into(), &counted.into()));
     assert!(diff["rows"].as_array().unwrap().iter().all(|row| row["with"] == row["without"]));
     let runs = run(&format!("profile diff {file} {file} --with {file} {file}"));
     assert!(runs.out.contains("without: 2 runs, ") && !runs.out.contains("one run a side"));
@@ -134,7 +132,7 @@ fn a_command_is_recorded_saved_listed_and_compared() {
 fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_kernel_s_text() {
     let scratch = Scratch::new("machine");
     let (file, data) = (scratch.file("machine.json"), scratch.file("data"));
-    let dd = format!("dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null");
+    let dd = format!("dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null; sleep 1");
     let words = format!("--all-cpus --rate 250 -o {file}");
     let Some(ended) = record(&words, &["sh", "-c", &dd]) else { return };
     for part in ["run: the whole machine, beside sh -c dd", "\nbus: memory "] {
@@ -154,6 +152,13 @@ fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_k
     let load = listing.lines().next().unwrap().strip_prefix(&format!("{samples} total "));
     assert!(load.is_some_and(|load| load.parse::<f64>().is_ok_and(|load| load > 0.0)), "{listing}");
     assert!(listing.lines().filter(|line| !line.ends_with(" 0.0")).count() > 10, "{listing}");
+    let count = |line: &str| line.split(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(listing.lines().rev().map(count).is_sorted(), "{listing}");
+    // Other programs may leave the machine no idle time during the sleep.
+    if document["head"]["cpu"]["idle_pct"].as_f64().is_some_and(|pct| pct > 5.0) {
+        let rows = run(&format!("profile list {file} --csv")).out;
+        assert!(rows.lines().any(|row| row.contains(",idle,")), "{rows}");
+    }
 }
 
 #[test]
@@ -212,12 +217,9 @@ fn old_file_is_kept_and_a_failed_recording_leaves_it_alone() {
 #[test]
 fn wrong_requests_are_refused_with_what_to_do_instead() {
     let null = "profile record --event";
+    let two = "fix: linerate profile record --pid PID, or linerate profile record -- ";
     for (words, exit, fix) in [
-        (
-            "profile record",
-            2,
-            "fix: linerate profile record --pid PID, or linerate profile record -- ",
-        ),
+        ("profile record", 2, two),
         ("profile record --period 10 --pid 1", 2, "fix: --rate 1000, or --event "),
         ("profile record --rate 0 --pid 1", 2, "1..=100000"),
         ("profile record --event page-faults --rate 9 --pid 1", 2, "fix: --period 10007, or "),
@@ -245,10 +247,8 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
     let ended = run("profile record --pid 999999999");
     assert!(ended.exit == Some(1) && ended.err.contains("fix: pgrep"), "{ended:?}");
     let ended = run("profile record --json -o a.json -- true");
-    assert_eq!(
-        (ended.exit, ended.document()["error"]["code"].as_str()),
-        (Some(2), Some("E-USAGE"))
-    );
+    let code = ended.document()["error"]["code"].clone();
+    assert_eq!((ended.exit, code), (Some(2), "E-USAGE".into()));
 }
 
 #[test]

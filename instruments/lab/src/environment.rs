@@ -157,7 +157,7 @@ fn pmu() -> Value {
 
 fn noise() -> Value {
     let mut noise = json!({
-        "aa_half_width_pct": 0.0,
+        "aa_half_width_pct": null,
         "pairs_accepted": 0,
         "pairs_attempted": 0,
     });

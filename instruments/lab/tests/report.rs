@@ -6,6 +6,8 @@ mod files;
 mod fixture;
 #[path = "report/posts.rs"]
 mod posts;
+#[path = "report/sentences.rs"]
+mod sentences;
 #[path = "report/triaged.rs"]
 mod triaged;
 

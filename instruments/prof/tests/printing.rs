@@ -59,6 +59,12 @@ fn both_lists_of_003_are_printed_as_posted() {
 }
 
 #[test]
+fn listing_is_by_falling_count() {
+    let listing = Kernprof(&profile(&[("f", 10), ("kfree", 30)])).to_string();
+    assert_eq!(listing, "kfree [00000000]: 30\nf [00000000]: 10\n");
+}
+
+#[test]
 fn the_difference_of_003_is_mckenneys_line_for_line() {
     let (diff, text) = affinity();
     let posted = lines(&text, |line| {

@@ -116,8 +116,8 @@ pub struct Kept {
 #[derive(Debug, Parser)]
 #[command(after_long_help = REPORT)]
 pub struct Report {
-    /// A run's name, its directory, or last; with several, the first is printed, and a plot shows all over
-    /// time
+    /// A run's name, its directory, or last; with several, all are printed, and --html shows the first, with
+    /// a plot of all over time
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
     #[command(flatten)]
@@ -133,7 +133,7 @@ pub struct Report {
 /// Compare the changed sides of two runs, to see the effect of a new version
 ///
 /// Counts are compared between any two machines, times only between equal machines, and both only if the
-/// distance between the CPUs was the same. With --allow-env all metrics are compared.
+/// settings and the distance between the CPUs were the same. With --allow-env all metrics are compared.
 #[derive(Debug, Parser)]
 #[command(after_long_help = COMPARE)]
 pub struct Compare {
@@ -148,7 +148,7 @@ pub struct Compare {
     /// Fail if a metric changed by more, as in 'locks_per_packet>+1%'; may be repeated
     #[arg(long, value_name = "EXPR")]
     pub fail_on: Vec<String>,
-    /// Compare also if the machines or the distances between their CPUs differ
+    /// Compare also if the machines, the distances between their CPUs or the settings differ
     #[arg(long)]
     pub allow_env: bool,
     /// Print one JSON document on stdout, a list if there are several comparisons
@@ -309,7 +309,8 @@ Examples:
   linerate lab export last --csv windows.csv       every window, as it was measured
   linerate lab export last --effects --csv -       the findings of each cell
 
-Exit status: 0 written, 1 the run cannot be read or the file not written, 2 wrong request.";
+Exit status: 0 written, 1 the run cannot be read or the file not written, 2 wrong request,
+6 packets are unaccounted for.";
 
 const SEEDS: &str = "\
 Examples:

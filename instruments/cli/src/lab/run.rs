@@ -42,7 +42,9 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
         (run, _) => run?,
     };
     let directory = request.resume.clone().unwrap_or_else(|| request.dir.join(&run.run.id));
-    screen.result(|| told(&run, &directory, &request.dir, start.elapsed()), || document(&run))?;
+    // A resumed run has pairs of earlier parts, which are not in the time of this part.
+    let took = request.resume.is_none().then(|| start.elapsed());
+    screen.result(|| told(&run, &directory, &request.dir, took), || document(&run))?;
     Ok(signal.map_or_else(|| super::report::exit([&run], exit(&run)), signals::status))
 }
 
@@ -176,17 +178,19 @@ fn preface(request: &Request) -> String {
     text + "\n"
 }
 
-/// Returns the text with the result, and with the commands that print more of it.
-fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> String {
+/// Returns the text with the result, and with the commands that print more of it; `took` is the
+/// time of all pairs, if it is known.
+fn told(run: &record::Run, directory: &Path, dir: &Path, took: Option<Duration>) -> String {
     let mut text = report::text(run);
     let pairs = || run.cells.iter().flat_map(|cell| &cell.pairs);
     let disturbed = pairs().filter(|pair| pair.reject_reason.is_some()).count();
     if disturbed > 0 {
-        let (took, all) = (lasting(took), pairs().count());
+        let took = took.map_or_else(String::new, |took| format!("took {} for ", lasting(took)));
+        let all = pairs().count();
         let costs = pairs().filter(|pair| pair.cost_accepted).count();
         let rates = pairs().filter(|pair| pair.accepted).count();
         text += &format!(
-            "\ntook {took} for {all} pairs, of which {disturbed} were disturbed: costs come from {costs} pairs, \
+            "\n{took}{all} pairs, of which {disturbed} were disturbed: costs come from {costs} pairs, \
              rates from {rates}\n"
         );
     }
@@ -305,7 +309,7 @@ fn change(effect: &Effect) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_lab::record::Verdict;
+    use linerate_lab::record::{CellRecord, PairRecord, Verdict};
 
     fn progress<'a>(cell: &'a str, effect: Option<&'a Effect>) -> Progress<'a> {
         let left = Some(Duration::from_secs(125));
@@ -342,13 +346,27 @@ mod tests {
             ("lab/first", "lab", "lab/first"),
             ("2026-mine", ".", "2026-mine"),
         ] {
-            let text = told(&run, Path::new(directory), Path::new(dir), Duration::ZERO);
+            let text = told(&run, Path::new(directory), Path::new(dir), None);
             let end = format!(
                 "\nkept in {directory}\nresume: linerate lab run --resume {name}\n\
                  plots:  linerate lab report {name} --html 2026-mine.html\n"
             );
             assert!(text.ends_with(&end), "{text}");
         }
+    }
+
+    #[test]
+    fn time_is_told_only_if_it_is_that_of_all_pairs() {
+        let reject_reason = Some("a neighbour".to_owned());
+        let pair = PairRecord { reject_reason, ..PairRecord::default() };
+        let cell = CellRecord { pairs: vec![pair; 9], ..CellRecord::default() };
+        let run = record::Run { cells: vec![cell], ..record::Run::default() };
+        let text = |took| told(&run, Path::new("lab/a"), Path::new("lab"), took);
+        let counted = "9 pairs, of which 9 were disturbed: costs come from 0 pairs";
+        let whole = text(Some(Duration::from_secs(125)));
+        assert!(whole.contains(&format!("\ntook 2 min 5 s for {counted}")), "{whole}");
+        let resumed = text(None);
+        assert!(resumed.contains(&format!("\n{counted}")), "{resumed}");
     }
 
     #[test]

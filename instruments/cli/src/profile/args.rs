@@ -28,7 +28,8 @@ pub enum Profile {
 /// This command runs perf, which must be installed. Recording ends when the process or command ends, when
 /// --for is over, or on Ctrl-C; the samples until then are saved. At the end of the recording perf sends
 /// SIGTERM to the command, and waits for it. If no hardware counter counts an event of cache lines, the
-/// command runs under the MODEL of `linerate lines` instead, and every line of output says MODEL.
+/// command runs under the MODEL of `linerate lines` instead, and every line of output says MODEL; --for,
+/// --period and --call-chains are then ignored.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {

@@ -147,7 +147,21 @@ fn modelled(args: &Record, screen: &Screen, refusal: Failure) -> Result<u8, Fail
         "MODEL: {why}; the figures do not come from a counter: the command runs in an emulator with a cache model, \
          tens of times slower (linerate lines)\n"
     ));
+    for ignored in ignored(args) {
+        screen.note(&format!("MODEL: {ignored}\n"));
+    }
     lines.run(screen)
+}
+
+/// Returns a sentence on each given option that the model does not have. `--user` is not among
+/// them, because the model follows only the program's own functions.
+fn ignored(args: &Record) -> Vec<&'static str> {
+    let all = [
+        (args.time.is_some(), "--for is ignored: the command runs until it ends"),
+        (args.period.is_some(), "--period is ignored: every event is counted"),
+        (args.call_chains, "--call-chains is ignored: the model records no callers"),
+    ];
+    all.into_iter().filter(|(given, _)| *given).map(|(_, said)| said).collect()
 }
 
 /// Reads from the arguments the event to sample and its rate or period.

@@ -4,9 +4,8 @@
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, BufReader};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,6 +22,7 @@ use super::args::Record;
 use crate::errors::{Failure, RUNTIME, SIGNAL, UNSUPPORTED};
 use crate::screen::Screen;
 use crate::signals::Signals;
+use crate::temporary::Temporary;
 
 /// Interval of checks of perf, its target and signals.
 const LOOK: Duration = Duration::from_millis(20);
@@ -288,7 +288,7 @@ pub struct Perf {
 
 /// A private folder for perf's recording, removed when dropped.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder(Temporary);
 
 impl Perf {
     /// Finds the first perf that runs: in the `PATH`, then where distributions install one for each
@@ -337,7 +337,7 @@ impl Perf {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
         };
         let io = |e: io::Error| failed(e.to_string());
-        let complaints = folder.0.join("complaints");
+        let complaints = folder.0.file("complaints");
         let mut command = Command::new(&self.program);
         command.args(["script", "--no-inline", "--show-lost-events"]);
         command.args(["--fields", "comm,tid,time,period,event,ip,sym,symoff,dso"]);
@@ -363,25 +363,12 @@ impl Perf {
 impl Folder {
     /// Creates a folder in the system's temporary directory that no other user can read.
     pub fn new() -> Result<Folder, Failure> {
-        let folder = std::env::temp_dir().join(format!("linerate-profile-{}", std::process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .map_err(|e| super::file::failure("keep what perf records in", &folder, &e))?;
-        Ok(Folder(folder))
+        Temporary::new("profile", "what perf records").map(Folder)
     }
 
     /// Returns the path of perf's data file.
     pub fn data(&self) -> PathBuf {
-        self.0.join("perf.data")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Leave a folder that cannot be removed to the system, which cleans its temporary
-        // directory.
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.file("perf.data")
     }
 }
 

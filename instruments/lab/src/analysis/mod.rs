@@ -6,6 +6,8 @@
 //!
 //! - **Which pairs.** Those admitted by the environment for the metric's clock, of the one placement
 //!   class that most of them have ([`admitted`]). No pair is left out for its result.
+//! - **Which cells.** Those whose load both sides reached: a cell that names a load of a link keeps only
+//!   the share that arrived if that is below 98 % on a side (`reached`).
 //! - **Which unit.** A set-up of the sides: pairs of one share its memory and its luck. There are at least
 //!   6, and as many as the family of hypotheses needs; fewer say nothing.
 //! - **Effect.** One estimate a metric, whatever its windows hold. The median of the set-ups' ratios, each
@@ -33,6 +35,7 @@ mod effect;
 #[cfg(test)]
 mod golden;
 mod overall;
+mod reached;
 mod run;
 mod samples;
 mod signs;
@@ -46,9 +49,10 @@ mod verdict;
 pub(crate) use effect::one_event;
 pub use effect::{Look, effect, half_width_pct, level};
 pub use overall::overall;
+pub(crate) use reached::{ACHIEVED, LOAD, REACHED_PCT};
 pub use run::analyse;
 pub(crate) use run::pairs_needed;
-pub(crate) use samples::{Part, class_of, parts_of_b, set_ups};
+pub(crate) use samples::{Part, class_of, figures, mostly_disturbed, parts_of_b, set_ups};
 pub use samples::{admitted, look_reached, noisy};
 pub(crate) use signs::{Interval, median, median_interval};
 pub(crate) use sums::{Sum, value as sum_of};

@@ -12,7 +12,8 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 ///
 /// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
 /// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too noisy
-/// are counted as unclear, and are in neither.
+/// are counted as unclear, and are in neither. With a cell whose change is a bound, because a side
+/// counted nothing, both are made of bounds: they have no interval then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
     let goals = experiment.metrics.iter().filter_map(|metric| Some((metric, metric.goal?)));
@@ -56,6 +57,8 @@ fn line(
     // If a count is 0 on both sides of all cells, its change is 0, although 0/0 has no ratio.
     let nothing = !figures.is_empty() && sums.before == 0.0 && sums.after == 0.0;
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
+    let censored = quiet.iter().filter(|effect| effect.censored_below.is_some()).count();
+    let known = (censored == 0).then_some(&*quiet);
     let sum_ratio_pct = sums.sums_pct.or(nothing.then_some(0.0))?;
     let geomean_pct = 100.0 * (geometric_mean(&ratios)? - 1.0);
     Some(OverallRecord {
@@ -63,8 +66,9 @@ fn line(
         group,
         sum_ratio_pct,
         geomean_pct,
-        sum_ci95_pct: sum_interval(sum_ratio_pct, &quiet),
-        geomean_ci95_pct: mean_interval(geomean_pct, &quiet),
+        sum_ci95_pct: known.and_then(|quiet| sum_interval(sum_ratio_pct, quiet)),
+        geomean_ci95_pct: known.and_then(|quiet| mean_interval(geomean_pct, quiet)),
+        censored,
         better: count(Verdict::Better),
         worse: count(Verdict::Worse),
         same: count(Verdict::Same),
@@ -141,6 +145,27 @@ mod tests {
         assert_eq!(mean_interval(-50.0, &[&one, &ended]), None);
         let endless = effect(100.0, 10.0, (5.0, f64::INFINITY));
         assert_eq!(sum_interval(0.0, &[&one, &endless]), None);
+    }
+
+    #[test]
+    fn line_with_a_bound_has_no_interval_and_counts_it() {
+        let metric = crate::analysis::testing::metric("losses");
+        let cell = |effect: Effect| CellRecord {
+            metrics: [(metric.name.clone(), effect)].into(),
+            ..CellRecord::default()
+        };
+        // The first side of the second cell counted nothing: its interval ends at the change.
+        let known = cell(effect(100.0, -10.0, (-12.0, -9.0)));
+        let bound = effect(1.0, 300.0, (50.0, 300.0));
+        let bound = cell(Effect { censored_below: Some(1.0), ..bound });
+        let of = |cells: &[&CellRecord]| line(&metric, Goal::Less, "all".into(), cells).unwrap();
+        let both = of(&[&known, &bound]);
+        assert_eq!((both.sum_ci95_pct, both.geomean_ci95_pct, both.censored), (None, None, 1));
+        let alone = of(&[&known]);
+        assert!(alone.sum_ci95_pct.is_some() && alone.geomean_ci95_pct.is_some());
+        assert_eq!(alone.censored, 0);
+        let text = serde_json::to_string(&alone).unwrap();
+        assert!(!text.contains("censored"), "older readers know no such member: {text}");
     }
 
     /// Checks the interval of the mean by simulation: in runs of ten cells with 15 set-ups each,

@@ -4,11 +4,12 @@
 use serde_json::{Map, Value, json};
 
 use super::effect::unsettle;
+use super::reached::{ACHIEVED, reached};
 use super::samples::{
     admissions, admitted, look_reached, missing, negatives, noisy, set_ups, zeros,
 };
 use super::signs::median;
-use super::verdict::{SAME_PCT, SET_UPS_MIN, control_is_off, distinct, judge};
+use super::verdict::{SET_UPS_MIN, control_is_off, distinct, judge};
 use super::{Look, effect, overall, signs};
 use crate::experiment::{Estimate, Experiment, Family, Metric};
 use crate::record::{CellRecord, Effect, PairRecord, Run, Status, Verdict, Warning};
@@ -32,7 +33,8 @@ const CODES: [&str; 9] = [
 /// verdict, the noise of its environment, and the warnings that follow from the pairs.
 ///
 /// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could not
-/// be run have no effects.
+/// be run have no effects. A cell whose load a side did not reach has none but the share that
+/// arrived: with less to do, a side also costs less.
 pub fn analyse(experiment: &Experiment, run: &mut Run) {
     let looks = experiment.plan.looks(run.experiment.quick);
     let family = experiment.family(run.experiment.quick);
@@ -40,8 +42,15 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     for cell in &mut run.cells {
         measure(experiment, cell, &looks, family);
         if let (Some(metric), true) = (headline, ran(cell)) {
-            let most_disturbed = noisy(metric.clock, cell);
-            cell.status = if most_disturbed { Status::Inconclusive } else { Status::Ok };
+            let is_reached = reached(experiment, cell);
+            if !is_reached {
+                cell.metrics.retain(|name, _| name == ACHIEVED);
+            }
+            cell.status = match (noisy(metric.clock, cell), is_reached) {
+                (true, _) => Status::Inconclusive,
+                (false, false) => Status::Unreachable,
+                (false, true) => Status::Ok,
+            };
         }
     }
     match experiment.plan.family {
@@ -64,8 +73,7 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
 /// Returns true if a cell has pairs that may be analysed. With an unbalanced ledger a cell has
 /// none, because it did not run as intended.
 fn ran(cell: &CellRecord) -> bool {
-    let has_pairs =
-        matches!(cell.status, Status::Ok | Status::Inconclusive) && !cell.pairs.is_empty();
+    let has_pairs = cell.status != Status::Unsupported && !cell.pairs.is_empty();
     has_pairs && cell.ledger.balanced()
 }
 
@@ -114,8 +122,9 @@ fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
 
 /// Returns a run's verdict by its headline metric: better or worse if some cells are and none is
 /// the opposite; mixed if both occur; the same if some cells are the same and none is unclear or
-/// without the metric's effect, except cells that this machine cannot run; else inconclusive. If
-/// neither direction of the headline is better, cells that differ make the verdict mixed.
+/// without the metric's effect, except cells that this machine cannot run or whose load was not
+/// reached; else inconclusive. If neither direction of the headline is better, cells that differ
+/// make the verdict mixed.
 fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
@@ -154,8 +163,9 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
         *noise = Value::Object(Map::new());
     }
     let Some(noise) = noise.as_object_mut() else { return };
-    // Without a control, `SAME_PCT` takes the place of the noise floor, as in the verdicts.
-    noise.insert("aa_half_width_pct".into(), json!(median(&floors).unwrap_or(SAME_PCT)));
+    // Without a control the noise floor is not measured: it is null, and not the assumption that
+    // verdicts use in its place.
+    noise.insert("aa_half_width_pct".into(), json!(median(&floors)));
     noise.insert("pairs_accepted".into(), json!(accepted));
     noise.insert("pairs_attempted".into(), json!(pairs().count()));
     for (name, share) in [("foreign_cpu_pct", foreign(pairs())), ("steal_pct", steal(pairs()))] {

@@ -1,6 +1,10 @@
 //! Selection of the pairs from which a metric is computed, with its value in each pair, by set-up.
 
-use crate::experiment::{Clock, Formula, Metric, Plan};
+use std::collections::BTreeMap;
+
+use super::signs::median;
+use super::sums;
+use crate::experiment::{Clock, Estimate, Formula, Metric, Plan};
 use crate::record::{CellRecord, PairRecord};
 use crate::window::Window;
 
@@ -28,12 +32,15 @@ pub(super) fn of_other_class(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRec
 /// Returns the admitted pairs of the most frequent placement class, and the other admitted pairs.
 fn by_class(clock: Clock, pairs: &[PairRecord]) -> (Vec<&PairRecord>, Vec<&PairRecord>) {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
-    let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
+    let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for pair in &ours {
+        *counts.entry(class_of(pair)).or_default() += 1;
+    }
     // If both classes have the same number of pairs, take the first by name: `far`.
-    let most = ours
-        .iter()
-        .map(|pair| class_of(pair))
-        .max_by(|one, other| count(*one).cmp(&count(*other)).then_with(|| other.cmp(one)));
+    let most = counts
+        .into_iter()
+        .max_by(|(one, n), (other, m)| n.cmp(m).then_with(|| other.cmp(one)))
+        .map(|(class, _)| class);
     ours.iter().copied().partition(|pair| Some(class_of(pair)) == most)
 }
 
@@ -46,8 +53,12 @@ pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
 /// others support no conclusion: half of them, unless the run asked for more attempts.
 #[must_use]
 pub fn noisy(clock: Clock, cell: &CellRecord) -> bool {
-    let attempts = cell.attempts.unwrap_or(Plan::ATTEMPTS) as usize;
-    attempts.saturating_mul(admissions(clock, &cell.pairs)) < cell.pairs.len()
+    mostly_disturbed(clock, &cell.pairs, cell.attempts.unwrap_or(Plan::ATTEMPTS))
+}
+
+/// Returns true if more of `pairs` were disturbed for `clock` than a run with `attempts` allows.
+pub(crate) fn mostly_disturbed(clock: Clock, pairs: &[PairRecord], attempts: u32) -> bool {
+    (attempts as usize).saturating_mul(admissions(clock, pairs)) < pairs.len()
 }
 
 /// Returns the index of the look that `admitted` pairs have reached, from 0.
@@ -116,6 +127,23 @@ pub(super) fn parts<'a>(
 pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Vec<Part>> {
     let parting = Parting::of(&metric.formula);
     by_set_up(pairs, |pair| parting.part(&pair.b))
+}
+
+/// Returns the figure of `metric` on each side over the admitted pairs, by the metric's estimate:
+/// the median of the windows, or the ratio of their sums. `None` for a side that lacks it in all
+/// windows.
+pub(crate) fn figures(metric: &Metric, pairs: &[PairRecord]) -> [Option<f64>; 2] {
+    let (parting, ours) = (Parting::of(&metric.formula), admitted(metric.clock, pairs));
+    let sides: [fn(&PairRecord) -> &Window; 2] = [|pair| &pair.a, |pair| &pair.b];
+    sides.map(|side| {
+        let parts: Vec<Part> = ours.iter().filter_map(|pair| parting.part(side(pair))).collect();
+        if metric.estimate() != Estimate::Ratios {
+            return sums::sum(&parts, |part| *part).value();
+        }
+        let mut values: Vec<f64> = parts.iter().filter_map(|part| part.value()).collect();
+        values.sort_by(f64::total_cmp);
+        median(&values)
+    })
 }
 
 /// Groups the values that `of` returns for pairs by the set-up of their sides. A pair without a

@@ -122,7 +122,8 @@ fn plus(x: Part, y: Part) -> Part {
     Part { over: x.over + y.over, under: x.under + y.under }
 }
 
-fn sum<T>(all: &[T], part: impl Fn(&T) -> Part) -> Part {
+/// Returns the sum of the parts of `all`.
+pub(super) fn sum<T>(all: &[T], part: impl Fn(&T) -> Part) -> Part {
     all.iter().map(part).fold(NOTHING, plus)
 }
 

@@ -69,7 +69,7 @@ impl FailOn {
 
     /// Returns true if the condition covers a metric of a cell; a condition without a cell covers
     /// all of them.
-    fn looks_at(&self, metric: &str, cell: Option<&str>) -> bool {
+    pub(super) fn looks_at(&self, metric: &str, cell: Option<&str>) -> bool {
         let has = |one: &String| cell.is_none_or(|cell| cell.split(' ').any(|other| other == one));
         self.metric == metric && self.cell.iter().all(has)
     }
@@ -203,7 +203,7 @@ pub(super) fn judge(conditions: &[FailOn], comparison: &mut Comparison) {
 }
 
 /// Adds a cell to the cells with the same reason.
-fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
+pub(super) fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
     match all.iter_mut().find(|(same, _)| *same == why) {
         Some((_, cells)) => cells.push(cell),
         None => all.push((why, vec![cell])),
@@ -211,7 +211,7 @@ fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
 }
 
 /// Returns ` at rate=max, rate=fixed`, or the number of cells if they are many.
-fn at(cells: &[String]) -> String {
+pub(super) fn at(cells: &[String]) -> String {
     let named: Vec<&str> =
         cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
     match named.len() {

@@ -11,6 +11,7 @@
 mod fail;
 mod row;
 mod screen;
+mod settings;
 mod side;
 mod trend;
 
@@ -20,9 +21,14 @@ use crate::experiment::Experiment;
 use crate::record::Run;
 use crate::{Code, Error, Result};
 
+use row::Asked;
+use settings::Differing;
+
 pub use fail::{FailOn, Over};
 pub use row::{Row, Withheld};
 pub use side::Difference;
+pub(crate) use side::deciding;
+pub(crate) use trend::unlike;
 pub use trend::{Trend, TrendPoint, trends};
 
 /// A comparison of two runs.
@@ -53,8 +59,9 @@ pub struct Comparison {
 /// Compares the changed side, B, of two runs of one experiment.
 ///
 /// Counts are compared whatever the machines are, times between machines that are alike; and both
-/// between CPUs that were as far from each other. `allow_env` compares all; else
-/// [`Comparison::withheld`] says what is not, and a condition on that is not decided.
+/// between CPUs that were as far from each other, in cells of the same settings. `allow_env`
+/// compares all, and [`Comparison::notes`] has the settings that differ; else
+/// [`Comparison::withheld`] says what is not compared, and a condition on that is not decided.
 ///
 /// # Errors
 /// `E-RUN` if they are not runs of one experiment, or have nothing in common; `E-EXPERIMENT` if a
@@ -77,6 +84,8 @@ fn compared(
     fail_on.iter().try_for_each(|condition| condition.is_of(second))?;
     let environment = side::differences(one, other);
     let unlike = !allow_env && environment.iter().any(|difference| difference.decides);
+    let differing = Differing::of((one, other), (first, second));
+    let asked = Asked { fail_on, allow_env, differing: &differing };
     let (a, b) = labels(one, other);
     let mut comparison = Comparison {
         experiment: second.id.clone(),
@@ -92,12 +101,13 @@ fn compared(
     for metric in &second.metrics {
         match row::incomparable(metric, first, unlike) {
             Some(why) => comparison.withheld.push(why),
-            None => comparison.take(row::rows(metric, second, (one, other), allow_env)),
+            None => comparison.take(row::rows(metric, second, (one, other), asked)),
         }
     }
     let order = |row: &Row| second.cells.iter().position(|cell| cell.name() == row.cell);
     comparison.rows.sort_by_key(order);
     comparison.notes.extend(row::alone(one, other));
+    comparison.notes.extend(Differing::notes(&differing, &comparison.rows));
     if comparison.rows.is_empty() {
         return Err(comparison.nothing(unlike));
     }
@@ -345,6 +355,61 @@ mod tests {
         noisy.cells[1].status = Status::Inconclusive;
         let why = "the second run was disturbed in most pairs of this cell (repeat it on a quiet machine)";
         assert_eq!(undecided(&whole, &noisy, gate), [format!("{gate}: {why} at rate=fixed")]);
+    }
+
+    #[test]
+    fn a_gate_on_a_cell_in_which_neither_run_has_a_value_is_not_decided() {
+        let both = |name: &str| {
+            let mut run = run(name, 100.0, "6.18");
+            let mut fixed = run.cells[0].clone();
+            fixed.at.insert("rate".into(), "fixed".into());
+            fixed.metrics.clear();
+            run.cells.push(fixed);
+            run
+        };
+        let (mut one, mut other) = (both("main"), both("pr"));
+        let gate = "cost_ns_per_packet>+9%";
+        let why = "neither run has a value of it (see linerate lab report)";
+        assert_eq!(undecided(&one, &other, gate), [format!("{gate}: {why} at rate=fixed")]);
+        // No condition covers the cell, so the missing metric is no fault.
+        let told = compared_as(&experiment(), (&one, &other), &format!("rate=max:{gate}"), false);
+        let told = told.unwrap();
+        assert!(told.withheld.is_empty() && told.undecided.is_empty(), "{told:?}");
+        // Neither machine can run the cell.
+        one.cells[1].status = Status::Unsupported;
+        other.cells[1].status = Status::Unsupported;
+        assert!(undecided(&one, &other, gate).is_empty());
+    }
+
+    #[test]
+    fn cells_with_different_settings_are_not_compared_unless_asked_for() {
+        let (one, mut other) = (run("main", 100.0, "6.18"), run("pr", 50.0, "6.18"));
+        let message = |message: i64, line: usize| {
+            let mut set = experiment();
+            for cell in &mut set.cells {
+                for side in [&mut cell.a, &mut cell.b] {
+                    *side = side.clone().with("message", message).in_lines(|_| line);
+                }
+            }
+            set
+        };
+        let fail_on = [FailOn::parse("cost_ns_per_packet>+1%").unwrap()];
+        let both = (&message(64, 1), &message(1448, 1));
+        let e = compared((&one, &other), both, &fail_on, false).unwrap_err();
+        assert!(e.why.contains("its settings differ: message 64 -> 1448 (repeat"), "{}", e.why);
+        let told = compared((&one, &other), both, &fail_on, true).unwrap();
+        assert_eq!(told.notes, ["the settings of the runs differ at rate=max: message 64 -> 1448"]);
+        // A setting may stand in another line of the file.
+        let moved = (&message(64, 1), &message(64, 9));
+        assert!(compared((&one, &other), moved, &fail_on, false).unwrap().notes.is_empty());
+        // A quick run has shorter windows.
+        other.experiment.quick = true;
+        let mut plan = experiment();
+        for cell in &mut plan.cells {
+            (cell.window_ns, cell.quick_window_ns) = (50_000_000, 20_000_000);
+        }
+        let e = compared((&one, &other), (&plan, &plan), &fail_on, false).unwrap_err();
+        assert!(e.why.contains("window 50 ms -> 20 ms"), "{}", e.why);
     }
 
     fn placed(run: &Run, class: &str) -> Run {

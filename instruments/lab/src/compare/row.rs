@@ -5,8 +5,9 @@ use std::fmt;
 use linerate_show::words::harmless;
 use serde::Serialize;
 
-use super::side;
+use super::settings::Differing;
 use super::side::{LEVEL, Side};
+use super::{FailOn, side};
 use crate::analysis::{self, SAME_PCT, SET_UPS_MIN, admitted, class_of, pairs_needed, pct};
 use crate::experiment::{Clock, Experiment, Metric};
 use crate::record::{CellRecord, Effect, Run, Status, Verdict};
@@ -119,13 +120,22 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
     None
 }
 
+/// The parts of a request that decide which rows are withheld.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) fail_on: &'a [FailOn],
+    pub(super) allow_env: bool,
+    /// The cells that ran with other settings in the first run.
+    pub(super) differing: &'a [Differing],
+}
+
 /// Returns the metric's row for each cell that both runs have, or the reason why it is withheld;
 /// also for a cell that one run did not reach before it was interrupted.
 pub(super) fn rows<'a>(
     metric: &'a Metric,
     experiment: &'a Experiment,
     (one, other): (&'a Run, &'a Run),
-    allow_env: bool,
+    asked: Asked<'a>,
 ) -> impl Iterator<Item = std::result::Result<Row, Withheld>> {
     experiment.cells.iter().filter_map(move |cell| {
         let withheld = |why: String, unlike_cpus| {
@@ -147,11 +157,18 @@ pub(super) fn rows<'a>(
             (Some(first), Some(second)) => (first, second),
             (first, second) => {
                 let gone = (first.is_none().then_some(before), second.is_none().then_some(after));
-                return untold(gone).map(|why| withheld(why, false));
+                let name = cell.name();
+                let covers = |one: &FailOn| one.looks_at(&metric.name, Some(&name));
+                let gated = asked.fail_on.iter().any(covers);
+                return untold(gone, gated).map(|why| withheld(why, false));
             }
         };
-        let placement = (placement(metric, before), placement(metric, after));
-        if placement.0 != placement.1 && !allow_env {
+        let differing = asked.differing.iter().find(|one| one.cell == cell.name());
+        if let Some(differing) = differing.filter(|_| !asked.allow_env) {
+            return Some(withheld(differing.why(), false));
+        }
+        let placement = (placement(metric.clock, before), placement(metric.clock, after));
+        if placement.0 != placement.1 && !asked.allow_env {
             let [first, second] = [&placement.0, &placement.1].map(|class| apart(class.as_deref()));
             let why = format!(
                 "the CPUs were {first} in the first run, {second} in the second (repeat one run with --cpu)"
@@ -246,8 +263,11 @@ fn interrupted(which: &str) -> String {
 }
 
 /// Returns the reason why cells lack a metric that they should have; `None` if they need not have
-/// it.
-fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
+/// it. `gated` is true if a condition covers the metric in this cell.
+fn untold(
+    (before, after): (Option<&CellRecord>, Option<&CellRecord>),
+    gated: bool,
+) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
         _ if !cell.ledger.balanced() => {
             "lost account of packets, so its figures are withheld (repeat it)"
@@ -260,14 +280,18 @@ fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option
         Status::Ok => "measured no value of it (see linerate lab report)",
     };
     // Do not report a metric that is missing in both runs without a fault of the runs, for instance
-    // where no events can be counted.
+    // where no events can be counted, unless a condition would pass for lack of it. A cell that
+    // neither run could measure is like one that was not requested.
     let is_missed =
         |cell: &CellRecord| !cell.ledger.balanced() || cell.status == Status::Inconclusive;
     match (before, after) {
         (Some(one), Some(other)) => {
             let missed =
                 [("first", one), ("second", other)].into_iter().find(|(_, c)| is_missed(c));
-            missed.map(|(which, cell)| format!("the {which} run {}", why(cell)))
+            let told = missed.map(|(which, cell)| format!("the {which} run {}", why(cell)));
+            let ran = [one, other].iter().any(|cell| cell.status != Status::Unsupported);
+            let neither = "neither run has a value of it (see linerate lab report)";
+            told.or_else(|| (gated && ran).then(|| neither.into()))
         }
         (Some(one), None) => Some(format!("the first run {}", why(one))),
         (None, Some(other)) => Some(format!("the second run {}", why(other))),
@@ -275,15 +299,15 @@ fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option
     }
 }
 
-/// Returns the distance class of the CPUs in a metric's windows.
-fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
-    let pairs = admitted(metric.clock, &cell.pairs);
+/// Returns the distance class of the CPUs in the windows of metrics of `clock`.
+pub(super) fn placement(clock: Clock, cell: &CellRecord) -> Option<String> {
+    let pairs = admitted(clock, &cell.pairs);
     pairs.first().and_then(|pair| class_of(pair)).map(str::to_owned)
 }
 
 /// Returns the class of a placement, escaped and shortened to a word, because it comes from a
 /// document.
-fn apart(class: Option<&str>) -> String {
+pub(super) fn apart(class: Option<&str>) -> String {
     let word = class.map(|class| harmless(class).chars().take(20).collect());
     word.unwrap_or_else(|| "at an unknown distance".into())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::analysis::{
     Interval, Part, Sum, admitted, median, median_interval, one_event, parts_of_b, sum_of,
@@ -135,6 +135,32 @@ pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
     all.filter(|(_, a, b, _)| a != b)
         .map(|(name, a, b, decides)| Difference { name: name.into(), a, b, decides })
         .collect()
+}
+
+/// Returns the properties that must be equal for times to be compared and differ between two
+/// environments, each with both values. A property that only one of them has differs. Of a property
+/// with members, as `mitigations`, only those that differ are in the values.
+pub(crate) fn deciding(
+    one: &Value,
+    other: &Value,
+) -> impl Iterator<Item = (&'static str, String, String)> {
+    let both = DECIDES.iter().map(move |name| {
+        let (was, is) = unequal(one.get(name), other.get(name));
+        (*name, was, is)
+    });
+    both.filter(|(_, was, is)| was != is)
+}
+
+fn unequal(one: Option<&Value>, other: Option<&Value>) -> (String, String) {
+    let (Some(Value::Object(a)), Some(Value::Object(b))) = (one, other) else {
+        return (printed(one), printed(other));
+    };
+    let only = |these: &Map<String, Value>, those: &Map<String, Value>| {
+        let all = these.iter().filter(|(name, value)| those.get(*name) != Some(*value));
+        let all = all.map(|(name, value)| (name.clone(), value.clone()));
+        Value::Object(all.collect()).to_string()
+    };
+    (only(a, b), only(b, a))
 }
 
 /// Returns a time in nanoseconds as cycles of the run's CPU at its nominal rate.

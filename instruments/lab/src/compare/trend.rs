@@ -1,12 +1,15 @@
 //! Trend of a metric over many runs, for instance over a program's versions.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use super::side::{LEVEL, Side};
+use super::row::{apart, placement};
+use super::side::{LEVEL, Side, differences};
 use super::{experiment, refused};
-use crate::Result;
-use crate::experiment::{Cell, Experiment, Metric};
+use crate::experiment::{Cell, Clock, Experiment, Metric};
 use crate::record::Run;
+use crate::{Result, analysis};
 
 /// A metric of the changed side over several runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,6 +37,10 @@ pub struct TrendPoint {
     pub lo: f64,
     /// The upper end of the interval.
     pub hi: f64,
+    /// The reasons why the point cannot be compared with that of the newest run; `None` if there
+    /// are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
 }
 
 /// Computes the trend of each metric of each cell of the newest run, over all of `runs`.
@@ -48,7 +55,7 @@ pub fn trends(runs: &[Run]) -> Result<Vec<Trend>> {
 
 fn over(mut runs: Vec<(&Run, Experiment)>) -> Result<Vec<Trend>> {
     runs.sort_by(|(one, _), (other, _)| one.run.started.cmp(&other.run.started));
-    let Some((_, newest)) = runs.last() else { return Ok(Vec::new()) };
+    let Some((reference, newest)) = runs.last() else { return Ok(Vec::new()) };
     if let Some((run, other)) = runs.iter().find(|(_, one)| one.id != newest.id) {
         let why = format!("{} is of {:?}, others of {:?}", run.run.id, other.id, newest.id);
         return Err(refused(why));
@@ -60,14 +67,14 @@ fn over(mut runs: Vec<(&Run, Experiment)>) -> Result<Vec<Trend>> {
                 .iter()
                 .any(|other| other.name == metric.name && other.formula == metric.formula)
         });
-        let points = alike.filter_map(|(run, _)| point(run, cell, metric)).collect();
+        let points = alike.filter_map(|(run, _)| point(run, reference, cell, metric)).collect();
         let (name, unit) = (metric.name.clone(), metric.unit.clone());
         Trend { metric: name, unit, cell: cell.name(), points }
     });
     Ok(trends.filter(|trend| !trend.points.is_empty()).collect())
 }
 
-fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
+fn point(run: &Run, reference: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
     let record = run.cells.iter().find(|record| {
         let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
         record.at.len() == cell.at.len() && cell.at.iter().all(has)
@@ -78,7 +85,37 @@ fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
     let (lo, hi) = side.range();
     let started = run.run.started.clone();
     let finite = [side.value, lo, hi].iter().all(|x| x.is_finite());
-    finite.then(|| TrendPoint { label: label(run), started, value: side.value, lo, hi })
+    let remark = unlike(reference, run, &record.at, Some(metric.clock));
+    finite.then(|| TrendPoint { label: label(run), started, value: side.value, lo, hi, remark })
+}
+
+/// Returns the reasons why metrics of `clock` in the cell `at` of `run` cannot be compared with
+/// those of `reference`, by the rules of a comparison; `None` if there are none. A metric whose
+/// clock is not known may be a time.
+pub(crate) fn unlike(
+    reference: &Run,
+    run: &Run,
+    at: &BTreeMap<String, String>,
+    clock: Option<Clock>,
+) -> Option<String> {
+    let clock = clock.unwrap_or(Clock::Cost);
+    let mut why = Vec::new();
+    let deciding = differences(reference, run).into_iter().filter(|one| one.decides);
+    let names: Vec<String> = deciding.map(|one| one.name).collect();
+    if clock != Clock::Count && !names.is_empty() {
+        why.push(format!("other {}", names.join(", ")));
+    }
+    let [here, there] = [run, reference].map(|run| run.cells.iter().find(|cell| cell.at == *at));
+    if let Some((here, there)) = here.zip(there) {
+        let class = placement(clock, here);
+        if class != placement(clock, there) {
+            why.push(format!("CPUs {}", apart(class.as_deref())));
+        }
+    }
+    if here.is_some_and(|cell| analysis::noisy(clock, cell)) {
+        why.push("most pairs disturbed".into());
+    }
+    (!why.is_empty()).then(|| why.join("; "))
 }
 
 /// Returns the label of a run: the commit of the program, its version, or the run's own name.
@@ -93,6 +130,8 @@ mod tests {
     use super::*;
     use crate::analysis::analyse;
     use crate::analysis::testing::{experiment, pair, run_of};
+    use crate::record::PlacementRecord;
+    use serde_json::json;
 
     fn run(started: &str, commit: &str, cost: f64) -> Run {
         let mut run = run_of(&[vec![pair(100.0, cost, 100.0); 15]]);
@@ -112,6 +151,26 @@ mod tests {
         let points: Vec<(&str, f64)> =
             points.map(|(label, value)| (label, (value * 1e6).round())).collect();
         assert_eq!(points, [("a0a", 95_000.0), ("b0b", 90_000.0)]);
+    }
+
+    #[test]
+    fn points_of_another_machine_placement_or_of_disturbed_cells_have_a_remark() {
+        let mut runs = ["1", "2", "3", "4"].map(|started| run(started, "a", 90.0));
+        runs[0].env = json!({"kernel": "6.1"});
+        let disturbed = runs[1].cells[0].pairs.iter_mut().skip(7);
+        disturbed.for_each(|pair| pair.cost_accepted = false);
+        for pair in &mut runs[2].cells[0].pairs {
+            let (before_ticks, after_ticks) = (100.0, 100.0);
+            pair.placement =
+                Some(PlacementRecord { before_ticks, after_ticks, class: "far".into() });
+        }
+        let trends = over(runs.iter().map(|run| (run, experiment())).collect()).unwrap();
+        let remarks = trends[0].points.iter().map(|point| point.remark.as_deref());
+        let expected = [Some("other kernel"), Some("most pairs disturbed"), Some("CPUs far"), None];
+        assert_eq!(remarks.collect::<Vec<_>>(), expected);
+        // Counts do not depend on the machine.
+        let at = &runs[0].cells[0].at;
+        assert_eq!(unlike(&runs[3], &runs[0], at, Some(Clock::Count)), None);
     }
 
     #[test]

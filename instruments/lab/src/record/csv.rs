@@ -7,27 +7,28 @@ use std::collections::BTreeSet;
 
 use linerate_show::table::quoted;
 
-use crate::record::{CellRecord, Effect, Order, PairRecord, Run};
+use crate::record::{CellRecord, Effect, Elsewhere, Expected, Order, PairRecord, Run};
 use crate::window::{COMMON, Window};
 
 /// Formats the windows: a line for each window of each pair, in the order of the run. The columns
-/// are the common figures, the CPU's events, and the scenario's own figures.
+/// are what admission decided and saw, the common figures, the CPU's events, and the scenario's own
+/// figures. Pairs of one cell with the same `set_up` share their sides.
 #[must_use]
 pub fn csv(run: &Run) -> String {
     let factors = factors(run);
     let figures = figures(run);
-    let fixed = ["pair", "order", "side", "accepted", "cost_accepted", "reason", "class"];
+    let fixed = ["pair", "order", "side", "accepted", "cost_accepted", "reason", "class", "set_up"];
+    let seen = ["disturbed", "cpus", "foreign_cpu_ns", "steal_ticks"];
     let head = factors.iter().map(|factor| quoted(factor));
-    let head = head.chain(fixed.map(str::to_owned)).chain(["disturbed".to_owned()]);
+    let head = head.chain(fixed.map(str::to_owned)).chain(seen.map(str::to_owned));
     let mut out = line(head.chain(figures.iter().map(|figure| quoted(figure))));
     for cell in &run.cells {
         for (number, pair) in cell.pairs.iter().enumerate() {
             for (side, window) in windows(pair) {
                 let at = at(&factors, cell);
                 let of_pair = pair_fields(number + 1, side, pair);
-                let disturbed = quoted(window.disturbed.as_deref().unwrap_or(""));
                 let values = figures.iter().map(|name| number_or_empty(window.figure(name)));
-                out += &line(at.chain(of_pair).chain([disturbed]).chain(values));
+                out += &line(at.chain(of_pair).chain(seen_fields(window)).chain(values));
             }
         }
     }
@@ -55,10 +56,17 @@ pub fn effects_csv(run: &Run) -> String {
 fn effect_fields(
     cell: &CellRecord,
     named: Option<(&String, &Effect)>,
-) -> [(&'static str, String); 20] {
+) -> [(&'static str, String); 27] {
     let text = |of: fn(&Effect) -> &str| named.map(|(_, e)| of(e).to_owned()).unwrap_or_default();
     let number = |of: fn(&Effect) -> Option<f64>| number_or_empty(named.and_then(|(_, e)| of(e)));
-    let met = named.and_then(|(_, e)| e.expected.as_ref()).map(|expected| expected.met.to_string());
+    let met = |expected: &Expected| match expected.certain {
+        true => expected.met.to_string(),
+        false => "open".to_owned(),
+    };
+    let met = named.and_then(|(_, e)| e.expected.as_ref()).map(met);
+    let elsewhere = named.and_then(|(_, e)| e.elsewhere.as_ref());
+    let class = elsewhere.map(|other| quoted(&other.class));
+    let other = |of: fn(&Elsewhere) -> f64| number_or_empty(elsewhere.map(of));
     [
         ("status", cell.status.as_str().to_owned()),
         ("metric", named.map(|(name, _)| quoted(name)).unwrap_or_default()),
@@ -80,6 +88,13 @@ fn effect_fields(
         ("expected_high_pct", number(|e| Some(e.expected.as_ref()?.change_pct.1))),
         ("expected_met", met.unwrap_or_default()),
         ("verdict", text(|e| e.verdict.as_str())),
+        ("set_ups", number(|e| Some(e.n_set_ups? as f64))),
+        ("same_pct", number(|e| e.same_pct)),
+        ("elsewhere_class", class.unwrap_or_default()),
+        ("elsewhere_pairs", other(|e| e.n_pairs as f64)),
+        ("elsewhere_change_pct", other(|e| e.change_pct)),
+        ("elsewhere_ci95_low_pct", other(|e| e.ci95_pct.0)),
+        ("elsewhere_ci95_high_pct", other(|e| e.ci95_pct.1)),
     ]
 }
 
@@ -118,7 +133,7 @@ fn at<'a>(factors: &'a [&str], cell: &'a CellRecord) -> impl Iterator<Item = Str
     factors.iter().map(|factor| cell.at.get(*factor).map(|level| quoted(level)).unwrap_or_default())
 }
 
-fn pair_fields(number: usize, side: &str, pair: &PairRecord) -> [String; 7] {
+fn pair_fields(number: usize, side: &str, pair: &PairRecord) -> [String; 8] {
     let order = match pair.order {
         Order::AB => "AB",
         Order::BA => "BA",
@@ -132,6 +147,18 @@ fn pair_fields(number: usize, side: &str, pair: &PairRecord) -> [String; 7] {
         pair.cost_accepted.to_string(),
         quoted(pair.reject_reason.as_deref().unwrap_or("")),
         quoted(class.unwrap_or("")),
+        pair.set_up.map(|set_up| set_up.to_string()).unwrap_or_default(),
+    ]
+}
+
+/// Returns what admission saw of a window.
+fn seen_fields(window: &Window) -> [String; 4] {
+    let count = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
+    [
+        quoted(window.disturbed.as_deref().unwrap_or("")),
+        count(window.cpus),
+        count(window.foreign_cpu_ns),
+        count(window.steal_ticks),
     ]
 }
 
@@ -151,6 +178,7 @@ mod tests {
     fn run() -> Run {
         let window = |packets| Window { wall_ns: 1000, packets, ..Window::default() };
         let mut b = window(7);
+        (b.cpus, b.foreign_cpu_ns, b.steal_ticks) = (Some(2), Some(40), Some(0));
         b.figures.insert("hits, hot".into(), 2.5);
         b.pmu.insert("cycles".into(), crate::window::PmuCount { value: 9, running_pct: 100.0 });
         let pair = PairRecord {
@@ -160,6 +188,7 @@ mod tests {
             control: Some(window(6)),
             cost_accepted: true,
             reject_reason: Some("others, \"cc\", took 4 %".into()),
+            set_up: Some(3),
             ..PairRecord::default()
         };
         let effect = Effect {
@@ -188,11 +217,14 @@ mod tests {
 
     #[test]
     fn every_window_has_a_line_in_the_order_in_which_it_ran() {
-        let head = "rate,pair,order,side,accepted,cost_accepted,reason,class,disturbed,wall_ns,\
-                    seconds,run_delay_ns,cost_ns,packets,pmu.cycles,\"hits, hot\"\n";
-        let pair = "false,true,\"others, \"\"cc\"\", took 4 %\",,,1000,0.000001,0,1000";
+        let head = "rate,pair,order,side,accepted,cost_accepted,reason,class,set_up,disturbed,\
+                    cpus,foreign_cpu_ns,steal_ticks,wall_ns,seconds,run_delay_ns,cost_ns,packets,\
+                    pmu.cycles,\"hits, hot\"\n";
+        let pair = "false,true,\"others, \"\"cc\"\", took 4 %\",,3,";
+        let wall = "1000,0.000001,0,1000";
         let expected = format!(
-            "{head}max,1,BA,b,{pair},7,9,2.5\nmax,1,BA,a,{pair},5,,\nmax,1,BA,control,{pair},6,,\n"
+            "{head}max,1,BA,b,{pair},2,40,0,{wall},7,9,2.5\nmax,1,BA,a,{pair},,,,{wall},5,,\n\
+             max,1,BA,control,{pair},,,,{wall},6,,\n"
         );
         assert_eq!(csv(&run()), expected);
     }
@@ -201,11 +233,32 @@ mod tests {
     fn every_line_has_as_many_fields_as_the_head() {
         let effects = effects_csv(&run());
         let counts: Vec<usize> = effects.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(counts, [21, 21, 21]);
+        assert_eq!(counts, [28, 28, 28]);
         assert!(
-            effects.contains("max,ok,cost,ns,,5,7,40,30,50,1,,,,,,1,,,,unclear\n"),
+            effects.contains("max,ok,cost,ns,,5,7,40,30,50,1,,,,,,1,,,,unclear,,,,,,,\n"),
             "{effects}"
         );
         assert!(effects.contains("fixed,unsupported,,"), "{effects}");
+    }
+
+    #[test]
+    fn expectation_is_met_or_not_only_if_that_is_certain() {
+        let line = |met, certain| {
+            let mut run = run();
+            let effect = run.cells[0].metrics.get_mut("cost").unwrap();
+            let source = "a post".into();
+            effect.expected = Some(Expected { change_pct: (10.0, 45.0), source, met, certain });
+            (effect.n_set_ups, effect.same_pct) = (Some(8), Some(1.5));
+            let class = "near".into();
+            let other = Elsewhere { class, n_pairs: 6, change_pct: 3.0, ci95_pct: (2.0, 4.0) };
+            effect.elsewhere = Some(other);
+            effects_csv(&run)
+        };
+        for (met, certain, said) in
+            [(true, true, "true"), (false, true, "false"), (true, false, "open")]
+        {
+            let wanted = format!(",10,45,{said},unclear,8,1.5,near,6,3,2,4\n");
+            assert!(line(met, certain).contains(&wanted), "{}", line(met, certain));
+        }
     }
 }

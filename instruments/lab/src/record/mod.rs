@@ -26,6 +26,9 @@ pub(crate) use state::runs;
 pub(crate) use state::{CellEnd, RequestRecord, Resumed, RunState, Total};
 pub use state::{find, read};
 
+/// The part of a run's note that says that the run was quick.
+pub(crate) const QUICK_NOTE: &str = "quick: the declared subset, few pairs";
+
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";
 
@@ -232,6 +235,11 @@ fn yes() -> bool {
     true
 }
 
+/// Returns true if a count is 0, which documents leave out.
+fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 /// The side that ran first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Order {
@@ -359,12 +367,17 @@ pub struct OverallRecord {
     /// Mean change in which every cell has the same weight.
     pub geomean_pct: f64,
     /// Interval of the change of the sum, of at least 95 %, from the cells' intervals under the
-    /// assumption of independent noise. `None` if a cell's interval has no end.
+    /// assumption of independent noise. `None` if a cell's interval has no end, or its change is a
+    /// bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_ci95_pct: Option<(f64, f64)>,
     /// Interval of the geometric mean, under the same assumption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geomean_ci95_pct: Option<(f64, f64)>,
+    /// Number of cells in the sum and in the mean whose change is a bound, because a side counted
+    /// nothing.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub censored: usize,
     /// Number of cells that are better.
     pub better: usize,
     /// Number of cells that are worse.

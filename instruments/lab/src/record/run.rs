@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::state::CellState;
 use super::{
-    CellEnd, CellRecord, Compared, Head, Ledger, Ledgers, PairRecord, Resumed, Run, RunState,
-    SCHEMA, Status, Total, Warning,
+    CellEnd, CellRecord, Compared, Head, Ledger, Ledgers, PairRecord, QUICK_NOTE, Resumed, Run,
+    RunState, SCHEMA, Status, Total, Warning,
 };
+use crate::compare::deciding;
 use crate::experiment::{Cell, Experiment, Factor, Plan};
 use crate::scenario::named;
 use crate::{Code, Error, Result, analysis};
@@ -60,7 +61,7 @@ impl RunState {
     /// Returns a run's head, the part without cells.
     pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
         let request = &self.request;
-        let quick = request.quick.then(|| "quick: the declared subset, few pairs".to_owned());
+        let quick = request.quick.then(|| QUICK_NOTE.to_owned());
         let warmup = experiment.plan.warmup.max(1);
         let warmup = format!("{warmup} warm-up windows of each side were discarded in each set-up");
         let note: Vec<String> =
@@ -210,13 +211,10 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
 /// Returns a warning for each property of the machine that must be equal in two parts of a run and
 /// differs.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
-    ["kernel", "cpu", "microcode", "virt", "clocksource"].into_iter().filter_map(move |name| {
-        let (was, is) = (first.get(name)?, later.env.get(name)?);
-        (was != is).then(|| Warning {
-            code: "W-MACHINE".into(),
-            text: format!("resumed at {} on another machine: {was}, now {is}", later.started),
-            fix: Some("run the experiment again from the start".into()),
-        })
+    deciding(first, &later.env).map(move |(name, was, is)| Warning {
+        code: "W-MACHINE".into(),
+        text: format!("resumed at {} on another machine: {name} {was}, now {is}", later.started),
+        fix: Some("run the experiment again from the start".into()),
     })
 }
 
@@ -337,7 +335,7 @@ mod tests {
         let now = json!({"kernel": "6.18", "microcode": "0x2", "clocksource": "tsc"});
         let told: Vec<String> =
             moved(&first, &later(now, "ab")).map(|warning| warning.text).collect();
-        let expected = "resumed at later on another machine: \"0x1\", now \"0x2\"";
+        let expected = "resumed at later on another machine: microcode 0x1, now 0x2";
         assert_eq!(told, [expected]);
         let built = [("build_id".to_owned(), "ab".to_owned())].into();
         assert_eq!(rebuilt(&built, &later(Value::Null, "ab")), None);
@@ -346,6 +344,21 @@ mod tests {
         let old: Resumed =
             serde_json::from_str(r#"{"started": "then", "argv": [], "env": {}}"#).unwrap();
         assert_eq!(rebuilt(&built, &old), None, "a line that does not say");
+    }
+
+    #[test]
+    fn a_property_that_comparisons_need_is_told_also_if_one_part_lacks_it() {
+        let first = json!({"cmdline": "nosmt", "mitigations": {"mds": "off", "spec": "on"}});
+        let now = json!({"governor": "performance", "mitigations": {"mds": "on", "spec": "on"}});
+        let told: Vec<String> =
+            moved(&first, &later(now, "ab")).map(|warning| warning.text).collect();
+        let expected = [
+            "cmdline nosmt, now n/a",
+            "governor n/a, now performance",
+            "mitigations {\"mds\":\"off\"}, now {\"mds\":\"on\"}",
+        ];
+        let front = "resumed at later on another machine: ";
+        assert_eq!(told, expected.map(|text| format!("{front}{text}")));
     }
 
     fn end(dropped: &[(&str, u64)], matrix: &[Vec<u64>], late: Option<u64>) -> CellEnd {

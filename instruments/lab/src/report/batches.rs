@@ -34,7 +34,8 @@ pub(super) fn table(view: &View<'_>, cells: &[&CellRecord], factors: [&str; 3]) 
          receiver=receiver [/million], full=full [%], calls_1=1 [%], calls_2=2-3 [%], calls_4=4-15 [%], \
          calls_16=16-31 [%], calls_32=32-63 [%], calls_64=64+ [%]",
     );
-    let title = "Beside each row: losses, full rings, and transmit calls by the packets that the device took";
+    let title =
+        "Beside each row: losses, calls that sent nothing, and calls by the number of packets sent";
     let mut table = Table::new("batches", title, &columns);
     let (mut any, mut taps) = (false, 0);
     for cell in cells {

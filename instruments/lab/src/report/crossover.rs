@@ -3,11 +3,14 @@
 //!
 //! Between two prices that were tried the change is taken to be on a straight line. The crossover is where the change
 //! is 0 for the last time; its interval is from where the lower end of the change's interval is to where the upper is.
+//! A price at which a side did not reach the load, or most pairs were disturbed, has no change: where one could hide
+//! the last crossing, there is none to tell.
 
 use linerate_port::wrap::toll::Toll;
 
-use super::posted::groups;
+use super::posted::{groups, reached};
 use super::view::View;
+use crate::analysis::noisy;
 use crate::experiment::Experiment;
 use crate::record::{CellRecord, Effect};
 
@@ -19,11 +22,14 @@ const CPU: &str = "cpu_pct";
 /// Returns the lines for a run that varies the price of register access; none for other runs.
 pub(super) fn lines(view: &View<'_>) -> Vec<String> {
     let Some(experiment) = &view.experiment else { return Vec::new() };
+    if experiment.metrics.iter().all(|metric| metric.name != CPU) {
+        return Vec::new();
+    }
     let groups = groups(view, &[TOLL]).into_iter();
     let line = |(title, cells): (String, Vec<&CellRecord>)| {
-        let mut tried: Vec<(f64, &Effect)> = cells
+        let mut tried: Vec<(f64, Option<&Effect>)> = cells
             .iter()
-            .filter_map(|cell| Some((read_us(experiment, cell)?, cell.metrics.get(CPU)?)))
+            .filter_map(|cell| Some((read_us(experiment, cell)?, usable(experiment, cell))))
             .collect();
         tried.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         (tried.len() > 1).then(|| format!("MODEL: crossover of {CPU}, {title}: {}", told(&tried)))
@@ -40,18 +46,29 @@ fn read_us(experiment: &Experiment, cell: &CellRecord) -> Option<f64> {
     Some(toll.read.as_secs_f64() * 1e6)
 }
 
-fn told(tried: &[(f64, &Effect)]) -> String {
+/// Returns the change of the CPU time in a cell; `None` if it is missing, a side did not reach the
+/// load, or most pairs were disturbed.
+fn usable<'a>(experiment: &Experiment, cell: &'a CellRecord) -> Option<&'a Effect> {
+    let metric = experiment.metrics.iter().find(|metric| metric.name == CPU)?;
+    let is_usable = reached(cell) == [true; 2] && !noisy(metric.clock, cell);
+    cell.metrics.get(CPU).filter(|_| is_usable)
+}
+
+fn told(tried: &[(f64, Option<&Effect>)]) -> String {
     let of = |value: fn(&Effect) -> f64| {
-        let points: Vec<_> = tried.iter().map(|(price, effect)| (*price, value(effect))).collect();
+        let points: Vec<_> =
+            tried.iter().map(|(price, effect)| (*price, effect.map(value))).collect();
         last_zero(&points)
     };
+    let rounded = |us: f64| (us * 10.0).round() / 10.0;
     let said = |at: At| match at {
         At::Below => "none".to_owned(),
         At::Price(us) => format!("{us:.1} us"),
         At::Above => {
             let us = tried.last().map_or(0.0, |(price, _)| *price);
-            format!("over {} us", (us * 10.0).round() / 10.0)
+            format!("over {} us", rounded(us))
         }
+        At::Unknown => "n/a".to_owned(),
     };
     let (low, high) = (of(|effect| effect.ci95_pct.0), of(|effect| effect.ci95_pct.1));
     let interval = format!("[{}, {}]", said(low), said(high));
@@ -59,6 +76,15 @@ fn told(tried: &[(f64, &Effect)]) -> String {
         At::Below => format!("less without a price, too; a flushing read of none {interval}"),
         At::Price(us) => format!("less from a flushing read of {us:.1} us on {interval}"),
         At::Above => format!("less at no price that was tried, {} {interval}", said(At::Above)),
+        At::Unknown => {
+            let missing = tried.iter().filter(|(_, effect)| effect.is_none());
+            let missing: Vec<String> = missing.map(|(us, _)| rounded(*us).to_string()).collect();
+            format!(
+                "n/a: at {} us the load was not reached, most pairs were disturbed, or there is no \
+                 effect",
+                missing.join(", ")
+            )
+        }
     }
 }
 
@@ -70,13 +96,19 @@ enum At {
     Price(f64),
     /// The crossing is above the highest price.
     Above,
+    /// A price without a change may be next to the crossing, or beyond it.
+    Unknown,
 }
 
 /// Returns the position of the last zero crossing of `points`, after which they are negative.
-fn last_zero(points: &[(f64, f64)]) -> At {
-    let Some(i) = points.iter().rposition(|(_, change)| *change >= 0.0) else { return At::Below };
+fn last_zero(points: &[(f64, Option<f64>)]) -> At {
+    let is_below = |change: &Option<f64>| change.is_some_and(|change| change < 0.0);
+    let Some(i) = points.iter().rposition(|(_, change)| !is_below(change)) else {
+        return At::Below;
+    };
     match (points.get(i), points.get(i + 1)) {
-        (Some((from, high)), Some((to, low))) => {
+        (Some((_, None)), _) => At::Unknown,
+        (Some((from, Some(high))), Some((to, Some(low)))) => {
             At::Price(from + (to - from) * high / (high - low))
         }
         _ => At::Above,
@@ -97,7 +129,7 @@ mod tests {
         let of = |changes: [f64; 3]| {
             let effects = changes.map(|change| effect(change, 5.0));
             let [a, b, c] = &effects;
-            told(&[(0.0, a), (1.0, b), (3.0, c)])
+            told(&[(0.0, Some(a)), (1.0, Some(b)), (3.0, Some(c))])
         };
         assert_eq!(
             of([10.0, -10.0, -40.0]),
@@ -123,8 +155,27 @@ mod tests {
         );
         let rising = [effect(9.0, 5.0), effect(8.0, 5.0)];
         assert_eq!(
-            told(&[(0.0, &rising[0]), (0.5, &rising[1])]),
+            told(&[(0.0, Some(&rising[0])), (0.5, Some(&rising[1]))]),
             "less at no price that was tried, over 0.5 us [over 0.5 us, over 0.5 us]"
+        );
+    }
+
+    #[test]
+    fn price_without_a_change_matters_only_beyond_the_last_crossing() {
+        let [more, less] = [10.0, -10.0].map(|change| effect(change, 5.0));
+        let (more, less) = (Some(&more), Some(&less));
+        let why = "the load was not reached, most pairs were disturbed, or there is no effect";
+        assert_eq!(told(&[(0.0, more), (1.0, None), (3.0, less)]), format!("n/a: at 1 us {why}"));
+        assert_eq!(told(&[(0.0, more), (1.0, less), (3.0, None)]), format!("n/a: at 3 us {why}"));
+        assert_eq!(
+            told(&[(0.0, None), (1.0, more), (3.0, less)]),
+            "less from a flushing read of 2.0 us on [1.5 us, 2.5 us]"
+        );
+        // Where the lower end of the interval crosses is not known, but the change itself is.
+        let unsure = effect(2.0, 5.0);
+        assert_eq!(
+            told(&[(0.0, None), (1.0, Some(&unsure)), (3.0, less)]),
+            "less from a flushing read of 1.3 us on [n/a, 2.2 us]"
         );
     }
 }

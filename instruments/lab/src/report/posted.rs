@@ -18,14 +18,10 @@ use super::stages;
 use super::tables;
 use super::view::{Side, View};
 use super::words::short;
+use crate::analysis::{ACHIEVED, LOAD, REACHED_PCT, figures, noisy};
 use crate::experiment::Clock;
 use crate::percentile::P99;
-use crate::record::{CellRecord, Verdict};
-
-/// The factor whose levels are the rows.
-pub(super) const LOAD: &str = "load";
-/// Share of due packets that must arrive for a load to count as reached, in per cent.
-const REACHED_PCT: f64 = 98.0;
+use crate::record::{CellRecord, Status, Verdict};
 
 /// The factors whose levels are the rows of post 002, outermost first.
 const TESTS: [&str; 3] = ["test", "procs", "size"];
@@ -70,10 +66,12 @@ pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
 }
 
 /// Returns the cells that have a level of each factor of `rows`, grouped by the levels of the other
-/// factors.
+/// factors; cells without figures only if a side did not reach their load.
 pub(super) fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
     let mut groups: Vec<(String, Vec<&CellRecord>)> = Vec::new();
-    for (_, cell) in view.told() {
+    // A cell whose load was not reached has a row, even if the share that arrived is not known.
+    let is_row = |cell: &CellRecord| !cell.metrics.is_empty() || cell.status == Status::Unreachable;
+    for (_, cell) in view.named().filter(|(_, cell)| is_row(cell)) {
         if rows.iter().any(|factor| !cell.at.contains_key(*factor)) {
             continue;
         }
@@ -94,7 +92,7 @@ fn level<'a>(cell: &'a CellRecord, factor: &str) -> &'a str {
 
 fn loads(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let row = |cell: &&CellRecord| {
-        let [packets, cpu] = ["packets_per_irq", "cpu_pct"].map(|metric| both(cell, metric));
+        let [packets, cpu] = ["packets_per_irq", "cpu_pct"].map(|metric| both(view, cell, metric));
         let [a, b] = packets;
         let [c, d] = cpu;
         [level(cell, LOAD).to_owned(), a, b, c, d]
@@ -103,7 +101,7 @@ fn loads(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let split = split::table(cells, LOAD);
     let legend = if split.is_some() { split::LEGEND } else { "" };
     let stages = stages::table(view, cells, LOAD);
-    let beside = [beside_loads(cells)].into_iter().chain(split).chain(stages).collect();
+    let beside = [beside_loads(view, cells)].into_iter().chain(split).chain(stages).collect();
     Posted { sides, title, text, beside, legend, chains: String::new() }
 }
 
@@ -113,7 +111,7 @@ fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     for cell in cells {
         let effect = cell.metrics.get(RATE);
         let text = |value: Option<f64>| value.map_or("n/a".into(), |value| format!("{value:.0}"));
-        if let Some(effect) = effect {
+        if let Some(effect) = effect.filter(|_| is_quiet(view, cell)) {
             sums = [sums[0] + effect.a, sums[1] + effect.b];
             counts[0] += usize::from(effect.verdict == Verdict::Better);
             counts[1] += usize::from(effect.verdict == Verdict::Worse);
@@ -135,7 +133,7 @@ fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let text = in_the_layout_of_002(&rows, &[org, new, change], counts, |_| GROUP_INDENT);
     let batches = batches::table(view, cells, TESTS);
     let legend = if batches.is_some() { batches::LEGEND } else { "" };
-    let beside = [beside_tests(cells)].into_iter().chain(batches).collect();
+    let beside = [beside_tests(view, cells)].into_iter().chain(batches).collect();
     Posted { sides: ["ORG", "NEW"], title, text, beside, legend, chains: String::new() }
 }
 
@@ -148,7 +146,7 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     for (_, cell) in at.iter() {
         for metric in view.measured() {
             let mut row = vec![Cell::text(&metric.label)];
-            row.extend(cells_of(cell, &metric.name, 2));
+            row.extend(cells_of(view, cell, &metric.name, 2));
             row.push(Cell::text(&metric.unit));
             beside.row(row);
         }
@@ -161,9 +159,16 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     Posted { sides, title, text, beside: vec![beside], legend: "", chains }
 }
 
+/// Returns true if the rates of post 002 in `cell` support a conclusion: its totals are of such
+/// cells only, as the summary lines of a run are.
+fn is_quiet(view: &View<'_>, cell: &CellRecord) -> bool {
+    let clock = view.metrics.iter().find(|metric| metric.name == RATE).and_then(|one| one.clock);
+    clock.is_none_or(|clock| !noisy(clock, cell))
+}
+
 /// Returns the table of the cost of batching, which the post's table lacks, and the mean of its
 /// gains.
-fn beside_tests(cells: &[&CellRecord]) -> Table {
+fn beside_tests(view: &View<'_>, cells: &[&CellRecord]) -> Table {
     let columns = tables::columns(
         "test=test, procs=procs [n], size=size [bytes], a_bells=bells A [/packet], b_bells=bells B [/packet], \
          a_retransmits=resent A [/million], b_retransmits=resent B [/million], a_order=reorder A [/million], \
@@ -178,11 +183,13 @@ fn beside_tests(cells: &[&CellRecord]) -> Table {
             ("reordered_per_million", 0),
             ("receipt_p99_us", 0),
         ] {
-            row.extend(cells_of(cell, metric, digits));
+            row.extend(cells_of(view, cell, metric, digits));
         }
         table.row(row);
     }
-    let effects = cells.iter().filter_map(|cell| cell.metrics.get(RATE));
+    let (quiet, disturbed): (Vec<&CellRecord>, Vec<&CellRecord>) =
+        cells.iter().copied().partition(|cell| is_quiet(view, cell));
+    let effects = quiet.iter().filter_map(|cell| cell.metrics.get(RATE));
     let gains: Vec<f64> = effects.map(|effect| (1.0 + effect.change_pct / 100.0).ln()).collect();
     if !gains.is_empty() {
         let mean = (gains.iter().sum::<f64>() / gains.len() as f64).exp();
@@ -190,6 +197,12 @@ fn beside_tests(cells: &[&CellRecord]) -> Table {
             "Geometric mean of {} changes: {:+.1} %.",
             gains.len(),
             100.0 * (mean - 1.0)
+        ));
+    }
+    if !disturbed.is_empty() {
+        table.note(format!(
+            "The totals and this mean leave out rows of which most pairs were disturbed: {}.",
+            disturbed.len()
         ));
     }
     no_percentile(cells).into_iter().for_each(|note| table.note(note));
@@ -217,32 +230,44 @@ fn no_percentile(cells: &[&CellRecord]) -> Option<String> {
     })
 }
 
-/// Returns a metric's values on both sides.
-fn cells_of(cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
-    let effect = cell.metrics.get(metric);
-    let values = [effect.map(|effect| effect.a), effect.map(|effect| effect.b)];
+/// Formats a metric's values on both sides.
+fn cells_of(view: &View<'_>, cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
+    let values = values(view, cell, metric);
     values.map(|value| Cell::real(value, digits, "no undisturbed window has it"))
 }
 
+/// Returns a metric's values on both sides. A cell whose load a side did not reach has no effect,
+/// which would compare unequal work: its values come from the windows of each side.
+fn values(view: &View<'_>, cell: &CellRecord, metric: &str) -> [Option<f64>; 2] {
+    if let Some(effect) = cell.metrics.get(metric) {
+        return [Some(effect.a), Some(effect.b)];
+    }
+    let experiment = view.experiment.as_ref().filter(|_| cell.status == Status::Unreachable);
+    let known = experiment.and_then(|known| known.metrics.iter().find(|one| one.name == metric));
+    known.map_or([None; 2], |metric| figures(metric, &cell.pairs))
+}
+
 /// Formats the values of a metric on both sides as the post prints them.
-fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
-    let effect = cell.metrics.get(metric);
-    let [a, b] = reached(cell);
+fn both(view: &View<'_>, cell: &CellRecord, metric: &str) -> [String; 2] {
+    let [a, b] = values(view, cell, metric);
+    let [reached_a, reached_b] = reached(cell);
     let text = |reached: bool, value: Option<f64>| match (reached, value) {
         (false, _) => "-".to_owned(),
         (true, value) => value.map_or("n/a".to_owned(), |value| format!("{value:.1}")),
     };
-    [text(a, effect.map(|effect| effect.a)), text(b, effect.map(|effect| effect.b))]
+    [text(reached_a, a), text(reached_b, b)]
 }
 
-/// Returns for each side whether it reached the load; true if that is unknown.
+/// Returns for each side whether it reached the load; true if that is unknown, and false for both
+/// sides if it is unknown which of them did not.
 pub(super) fn reached(cell: &CellRecord) -> [bool; 2] {
-    let achieved = cell.metrics.get("achieved_pct");
-    achieved.map_or([true; 2], |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))
+    let unknown = [cell.status != Status::Unreachable; 2];
+    let achieved = cell.metrics.get(ACHIEVED);
+    achieved.map_or(unknown, |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))
 }
 
 /// Returns the figures that post 001 does not have.
-fn beside_loads(cells: &[&CellRecord]) -> Table {
+fn beside_loads(view: &View<'_>, cells: &[&CellRecord]) -> Table {
     let columns = tables::columns(
         "load=load [%], a_achieved=reached A [%], b_achieved=reached B [%], a_p50=p50 A [us], b_p50=p50 B [us], \
          a_p99=p99 A [us], b_p99=p99 B [us], a_all=all CPU A [%], b_all=all CPU B [%]",
@@ -250,8 +275,8 @@ fn beside_loads(cells: &[&CellRecord]) -> Table {
     let mut table = Table::new("beside", "", &columns);
     for cell in cells {
         let mut row = vec![Cell::text(level(cell, LOAD))];
-        for metric in ["achieved_pct", "receipt_p50_us", "receipt_p99_us", "all_cpu_pct"] {
-            row.extend(cells_of(cell, metric, 1));
+        for metric in [ACHIEVED, "receipt_p50_us", "receipt_p99_us", "all_cpu_pct"] {
+            row.extend(cells_of(view, cell, metric, 1));
         }
         table.row(row);
     }

@@ -2,8 +2,9 @@
 //! register access: a line for each level of the other factors. The price is a model's, so the share
 //! is, too.
 
-use super::posted::{LOAD, groups, reached};
+use super::posted::{groups, reached};
 use super::view::{Side, View};
+use crate::analysis::LOAD;
 use crate::record::{CellRecord, Verdict};
 
 /// Returns the lines for a run in which flushing reads have a price; none for other runs.

@@ -172,14 +172,14 @@ pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
 }
 
 /// Returns the cells that need a remark, with their reasons; cells with the same reason are
-/// grouped. Reasons that a warning already gives are left out.
+/// grouped. Cells that cannot be run here are left out, because a warning already gives the reason.
 pub(super) fn reasons(view: &View<'_>) -> Vec<(String, String)> {
     let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
     let warned = warned(view);
     for (place, (name, cell)) in view.named().enumerate() {
         let Some(Reason { long, .. }) = reason(view, cell) else { continue };
-        let is_plain = matches!(cell.status, Status::Unreachable | Status::Unsupported);
-        if is_plain && cell.ledger.balanced() && warned.contains(&place) {
+        let is_told = cell.status == Status::Unsupported;
+        if is_told && cell.ledger.balanced() && warned.contains(&place) {
             continue;
         }
         let known = alike.iter().position(|(same, _)| *same == long).unwrap_or(alike.len());

@@ -8,8 +8,8 @@ use super::tables::ROWS_MAX;
 use super::view::Shown;
 use super::view::View;
 use super::words::{cells, n, overall_changes, shown};
-use crate::analysis::noisy;
-use crate::record::{CellRecord, Effect, Verdict};
+use crate::analysis::{distinct, noisy};
+use crate::record::{CellRecord, Effect, QUICK_NOTE, Verdict};
 
 /// The reason for a cell that has figures but no verdict.
 const UNCLEAR: &str = "unclear";
@@ -20,6 +20,8 @@ struct Tally {
     better: usize,
     worse: usize,
     same: usize,
+    /// Cells that differ clearly, where neither direction is better.
+    different: usize,
     /// Reasons for a missing verdict, each with its number of cells.
     untold: Vec<(&'static str, usize)>,
 }
@@ -44,7 +46,9 @@ impl View<'_> {
     /// Returns true if the run covered a declared subset, with few pairs.
     pub fn is_quick(&self) -> bool {
         let head = &self.run.run;
-        let said = head.note.as_deref().is_some_and(|note| note.starts_with("quick"));
+        // Documents without the mark of a quick run have it in their note, beside the user's own.
+        let note = head.note.as_deref().unwrap_or_default();
+        let said = note.split("; ").any(|part| part == QUICK_NOTE);
         said || self.run.experiment.quick || head.argv.iter().any(|arg| arg == "--quick")
     }
 
@@ -85,7 +89,12 @@ impl View<'_> {
 impl Tally {
     fn add(&mut self, view: &View<'_>, cell: &CellRecord, headline: Option<&Shown>) {
         let effect = headline.and_then(|metric| cell.metrics.get(&metric.name));
+        let is_quiet = || headline.and_then(|one| one.clock).is_none_or(|one| !noisy(one, cell));
+        let differs = |effect: &Effect| effect.better_when.is_none() && distinct(effect);
         let why = match effect.map(|effect| effect.verdict) {
+            Some(Verdict::Unclear) if effect.is_some_and(differs) && is_quiet() => {
+                return self.different += 1;
+            }
             Some(Verdict::Better) => return self.better += 1,
             Some(Verdict::Worse) => return self.worse += 1,
             Some(Verdict::Same) => return self.same += 1,
@@ -101,7 +110,7 @@ impl Tally {
 
     /// Returns `frames is better than malloc in 2 of 4 cells; 2 inconclusive (disturbed)`
     fn said(&self, a: &str, b: &str) -> String {
-        let told = self.better + self.worse + self.same;
+        let told = self.better + self.worse + self.same + self.different;
         let untold: usize = self.untold.iter().map(|(_, cells)| cells).sum();
         let all = told + untold;
         let of = |cells: usize| match (cells, all) {
@@ -113,6 +122,7 @@ impl Tally {
             (self.better, format!("better than {a}")),
             (self.worse, format!("worse than {a}")),
             (self.same, format!("the same as {a}")),
+            (self.different, format!("different from {a}")),
         ];
         let each: Vec<String> = kinds
             .into_iter()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::words::{short, shown};
+use crate::analysis::admitted;
 use crate::experiment::{Clock, Experiment, FixedPoint, Formula};
 use crate::record::{CellRecord, Effect, Ledger, Ledgers, OverallRecord, PairRecord, Run};
 use crate::window::Window;
@@ -198,8 +199,22 @@ pub(super) struct Ratio {
     pub pair: usize,
     /// The second side's change from the first, in per cent.
     pub change_pct: f64,
-    /// True if the pair was admitted.
+    /// True if the pair is in the metric's figures.
     pub accepted: bool,
+    /// True if the pair was admitted and is in no figure, because its CPUs were at another distance
+    /// from each other than those of most pairs.
+    pub elsewhere: bool,
+}
+
+impl Ratio {
+    /// Returns the CSS class of the pair's mark.
+    pub fn class(&self) -> &'static str {
+        match (self.accepted, self.elsewhere) {
+            (true, _) => "pair",
+            (false, true) => "elsewhere",
+            (false, false) => "rejected",
+        }
+    }
 }
 
 impl Shown {
@@ -245,13 +260,18 @@ impl Shown {
             Some(formula) => formula.of(window),
             None => Some(window.cost_ns() as f64 / window.packets as f64),
         };
+        let clock = self.clock.unwrap_or(Clock::Cost);
+        // The admitted pairs are in the same order as all pairs.
+        let mut ours = admitted(clock, pairs).into_iter().peekable();
         let ratio = |(i, pair): (usize, &'p PairRecord)| {
-            let change_pct = 100.0 * (value(other(pair)?)? / value(&pair.a)? - 1.0);
-            let accepted = match self.clock {
-                Some(Clock::Wall) => pair.accepted,
-                _ => pair.cost_accepted,
+            let accepted = ours.next_if(|one| std::ptr::eq(*one, pair)).is_some();
+            let is_admitted = match clock {
+                Clock::Wall => pair.accepted,
+                Clock::Cost | Clock::Count => pair.cost_accepted,
             };
-            change_pct.is_finite().then_some(Ratio { pair: i, change_pct, accepted })
+            let elsewhere = is_admitted && !accepted;
+            let change_pct = 100.0 * (value(other(pair)?)? / value(&pair.a)? - 1.0);
+            change_pct.is_finite().then_some(Ratio { pair: i, change_pct, accepted, elsewhere })
         };
         pairs.iter().enumerate().filter_map(ratio).collect()
     }

@@ -36,11 +36,13 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-/// Returns the change of a line's sum and of its geometric mean, with their intervals.
+/// Returns the change of a line's sum and of its geometric mean, with their intervals; with a mark
+/// if they are made of bounds.
 pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     let told = |pct: f64, ends: Option<(f64, f64)>| {
         let ends = ends.map_or_else(String::new, |ends| format!(" {}", interval(ends)));
-        format!("{} %{ends}", change(pct))
+        let bound = if line.censored > 0 { " (with bounds)" } else { "" };
+        format!("{} %{ends}{bound}", change(pct))
     };
     (told(line.sum_ratio_pct, line.sum_ci95_pct), told(line.geomean_pct, line.geomean_ci95_pct))
 }

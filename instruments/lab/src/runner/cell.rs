@@ -179,7 +179,11 @@ impl Running<'_> {
         let needed = analysis::pairs_needed(experiment.family(self.request.quick));
         let narrow =
             |effect: &Effect| analysis::half_width_pct(effect) <= experiment.plan.half_width_pct;
-        analysis::set_ups(&ours) >= needed && effect.is_some_and(|effect| narrow(&effect))
+        // A cell that ends while most of its pairs are disturbed is inconclusive: go on to the next
+        // look, as long as there are attempts.
+        let is_noisy = analysis::mostly_disturbed(self.clock(), pairs, self.request.attempts);
+        let enough = !is_noisy && analysis::set_ups(&ours) >= needed;
+        enough && effect.is_some_and(|effect| narrow(&effect))
     }
 
     /// Computes the headline's effect from `pairs`, as of the next look.
@@ -200,8 +204,12 @@ impl Running<'_> {
     /// Returns the pairs for the headline's effect: those admitted for its clock, of the most
     /// frequent placement class.
     fn admitted<'p>(&self, pairs: &'p [PairRecord]) -> Vec<&'p PairRecord> {
-        let clock = self.request.experiment.headline().map_or(Clock::Wall, |metric| metric.clock);
-        analysis::admitted(clock, pairs)
+        analysis::admitted(self.clock(), pairs)
+    }
+
+    /// Returns the headline's clock.
+    fn clock(&self) -> Clock {
+        self.request.experiment.headline().map_or(Clock::Wall, |metric| metric.clock)
     }
 
     fn tell(&mut self, place: Place<'_>) {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Cap, LATE_AFTER, Seen, Triage, judge};
-use crate::experiment::{Cell, Experiment};
-use crate::record::{CellRecord, Run};
+use crate::analysis::admitted;
+use crate::experiment::{Cell, Clock, Experiment};
+use crate::record::{CellRecord, PairRecord, Run};
 use crate::scenario::{Place, named};
 use crate::settings::{Settings, Value};
 use crate::window::Window;
@@ -27,6 +28,8 @@ pub struct Case {
     seen: Vec<Seen>,
     /// Open questions of windows that could not be run.
     untold: Vec<String>,
+    /// Number of stored pairs that are in no sum, because they were not admitted.
+    left_out: usize,
 }
 
 /// The windows that are run for a triage, with each device and each cap.
@@ -51,7 +54,7 @@ impl Default for Extra {
 
 impl Case {
     /// Selects the cell of `run` with the most retransmissions with batches, among those that match
-    /// all of `only`.
+    /// all of `only`. Its observations are sums over the admitted pairs.
     ///
     /// # Errors
     /// `E-RUN` if there is none, or if the sides are not a cap of one packet and a longer one.
@@ -65,8 +68,11 @@ impl Case {
             let is = |(name, level): &(String, String)| cell.at.get(name) == Some(level);
             only.iter().all(is) && !cell.pairs.is_empty()
         };
-        let resent =
-            |cell: &CellRecord| sum(cell, |pair| &pair.b).per_million(RESENT).unwrap_or(0.0);
+        // A cell without admitted pairs is the last choice.
+        let resent = |cell: &CellRecord| match counted(cell).is_empty() {
+            true => -1.0,
+            false => sum(cell, |pair| &pair.b).per_million(RESENT).unwrap_or(0.0),
+        };
         let cells = run.cells.iter().filter(has);
         let Some(worst) = cells.max_by(|a, b| resent(a).total_cmp(&resent(b))) else {
             return refuse("it has no such cell with windows".into(), "see `linerate lab report`");
@@ -83,7 +89,7 @@ impl Case {
             let why = "its sides are not one packet a doorbell, and more".into();
             return refuse(why, "[a] tx_batch = \"1\", and [b] another, as `batch` has them");
         }
-        let mut seen = Vec::new();
+        let (mut seen, mut left_out) = (Vec::new(), 0);
         for one in &run.cells {
             let others = |cell: &CellRecord| {
                 let mut at = cell.at.clone();
@@ -92,6 +98,7 @@ impl Case {
             };
             let Some(kept) = told(one).filter(|_| others(one) == others(worst)) else { continue };
             let (device, own) = (port_of(&kept.b), std::ptr::eq(one, worst));
+            left_out += one.pairs.len() - counted(one).len();
             for (cap, sums) in
                 [(Cap::One, sum(one, |pair| &pair.a)), (Cap::Batch, sum(one, |pair| &pair.b))]
             {
@@ -99,14 +106,14 @@ impl Case {
             }
         }
         let (run, at) = (run.run.id.clone(), worst.at.clone());
-        Ok(Case { run, at, settings: cell.b.clone(), seen, untold: Vec::new() })
+        Ok(Case { run, at, settings: cell.b.clone(), seen, untold: Vec::new(), left_out })
     }
 
     /// Creates a case without a run, from a side's settings, without observations.
     #[must_use]
     pub fn new(settings: &Settings) -> Case {
         let (run, settings, at) = ("-".into(), settings.clone(), BTreeMap::new());
-        Case { run, at, settings, seen: Vec::new(), untold: Vec::new() }
+        Case { run, at, settings, seen: Vec::new(), untold: Vec::new(), left_out: 0 }
     }
 
     /// Runs windows for the case, with its own workload and with datagrams in bursts; the new
@@ -139,7 +146,7 @@ impl Case {
                 }
             }
         }
-        (self.seen, self.untold) = (seen, untold);
+        (self.seen, self.untold, self.left_out) = (seen, untold, 0);
         Ok(())
     }
 
@@ -151,7 +158,8 @@ impl Case {
         if !verdict.causes.is_empty() || !verdict.untold.is_empty() {
             verdict.untold.extend(self.untold);
         }
-        Triage { run: self.run, at: self.at, verdict, seen: self.seen }
+        let Case { run, at, seen, left_out, .. } = self;
+        Triage { run, at, verdict, seen, left_out }
     }
 }
 
@@ -239,10 +247,15 @@ fn without(side: &Settings, names: &[&str]) -> Settings {
     kept
 }
 
-/// Adds up the windows of one side of a cell.
-fn sum(cell: &CellRecord, side: impl Fn(&crate::record::PairRecord) -> &Window) -> Seen {
+/// Returns the pairs of a cell whose counts may be used.
+fn counted(cell: &CellRecord) -> Vec<&PairRecord> {
+    admitted(Clock::Count, &cell.pairs)
+}
+
+/// Adds up the windows of one side of a cell, of the admitted pairs.
+fn sum(cell: &CellRecord, side: impl Fn(&PairRecord) -> &Window) -> Seen {
     let mut all = Seen::none(Cap::One);
-    cell.pairs.iter().for_each(|pair| all.add(side(pair)));
+    counted(cell).into_iter().for_each(|pair| all.add(side(pair)));
     all
 }
 

@@ -105,6 +105,10 @@ impl fmt::Display for Triage {
                 "\nnot looked at: whether packets come late behind the engine (--extra)\n",
             )?;
         }
+        if self.left_out > 0 {
+            let left_out = format!("left out, as they were not admitted: {} pairs", self.left_out);
+            write!(f, "\n{}", wrapped(&left_out, "", "  "))?;
+        }
         let mut table = Table::new("seen", "", &COLUMNS);
         for seen in &self.seen {
             let cap = match seen.cap {

@@ -27,6 +27,34 @@ fn every_chart_has_a_file_of_its_figures() {
     }
 }
 
+#[test]
+fn cells_and_matrices_that_are_not_drawn_are_counted() {
+    let mut run = skbinit();
+    let cell = run.cells[0].clone();
+    let alike = (0..62).map(|n| {
+        let mut one = cell.clone();
+        one.at.insert("free".into(), n.to_string());
+        one
+    });
+    run.cells = alike.collect();
+    let matrix = vec![vec![1; 40]; 40];
+    run.matrices = (0..61).map(|n| (format!("free={n}/a/free_matrix"), matrix.clone())).collect();
+    let page = without_documents(&html(&[run]));
+    let of = |id: &str| {
+        let from = &page[page.find(&format!("<section id=\"{id}\">")).expect(id)..];
+        &from[..from.find("</section>").unwrap()]
+    };
+    for (id, sentence) in [
+        ("shape", "38 more cells are in the run's document."),
+        ("noise", "2 more cells are in the run's document."),
+        ("pairs", "2 more cells are in the run's document."),
+        ("totals", "1 more matrix is in the run's document."),
+        ("totals", "(the first 32 of 40 CPUs)"),
+    ] {
+        assert!(of(id).contains(sentence), "{id}");
+    }
+}
+
 /// S1.22 and S3.21.
 #[test]
 fn files_of_drawn_profiles_have_the_figures_of_their_bars_with_the_unit() {

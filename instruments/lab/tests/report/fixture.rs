@@ -302,6 +302,7 @@ fn overall(metric: &str, group: &str, pct: f64) -> OverallRecord {
         geomean_pct,
         sum_ci95_pct: Some((pct - 1.0, pct + 1.0)),
         geomean_ci95_pct: None,
+        censored: 0,
         better: 4,
         worse: 0,
         same: 0,

@@ -1,6 +1,6 @@
 //! Tests of the tables below those in a post's layout, which come from the windows' figures.
 
-use linerate_lab::record::{PairRecord, Run, Verdict, Window};
+use linerate_lab::record::{PairRecord, Run, Status, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
@@ -103,6 +103,43 @@ fn losses_are_of_windows_whose_rates_count_and_calls_of_those_whose_costs_count(
     assert!(!none.contains("Beside each row"), "{none}");
     run.cells[0].pairs[0] = pair(&[], &[], 1);
     assert!(text(&run).contains("p99 is n/a (–): no window has probes."), "{}", text(&run));
+}
+
+#[test]
+fn totals_of_post_002_leave_out_rows_of_which_most_pairs_were_disturbed() {
+    let mut run = batch();
+    run.run.config_toml = Some(include_str!("../../experiments/batch.toml").into());
+    run.cells[2].pairs = vec![PairRecord { accepted: false, ..pair(&[], &[], 7) }; 3];
+    let words = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "Overall: 2000 3500 75.00%",
+        "Geometric mean of 2 changes: +73.2 %.",
+        "leave out rows of which most pairs were disturbed: 1.",
+    ] {
+        assert!(words.contains(wanted), "no {wanted:?} in\n{words}");
+    }
+}
+
+/// Checks that a cell without effects, because a side missed its load, still has the figures of the
+/// side that reached it.
+#[test]
+fn load_of_post_001_that_one_side_missed_has_the_figures_of_the_other() {
+    let mut run = coalesce();
+    run.run.config_toml = Some(include_str!("../../experiments/coalesce.toml").into());
+    let counts = [("rx_packets", 700.0), ("irqs_device", 100.0), ("irqs_timer", 100.0)];
+    let a = [&counts[..], &[("cpu", 450e6)]].concat();
+    let b = [&counts[..], &[("cpu", 170e6)]].concat();
+    let cell = &mut run.cells[1];
+    (cell.pairs, cell.status) = (vec![pair(&a, &b, 2000); 3], Status::Unreachable);
+    cell.metrics.retain(|name, _| name == "achieved_pct");
+    let told = text(&run);
+    let row = "    100            -          3.5       -            17.0\n";
+    assert!(told.contains(row), "no {row:?} in\n{told}");
+    assert!(told.contains("the load that it names was not reached"), "{told}");
+    // If it is unknown which side missed it, neither has figures.
+    run.cells[1].metrics.clear();
+    let none = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(none.contains("100 - - - -"), "{none}");
 }
 
 /// CPU time of post 001's cells, in milliseconds of a second: of side A as given, and B half of it.

@@ -20,7 +20,8 @@ fn cell(device: &str, size: &str, counts: &[(&str, f64)]) -> CellRecord {
         let figures = all.map(|(name, n)| (name.to_owned(), n)).collect();
         Window { packets: PACKETS, figures, ..Window::default() }
     };
-    let pair = PairRecord { a: window(&[]), b: window(counts), ..PairRecord::default() };
+    let (a, b) = (window(&[]), window(counts));
+    let pair = PairRecord { a, b, accepted: true, cost_accepted: true, ..PairRecord::default() };
     CellRecord {
         at: at.iter().map(|(name, level)| ((*name).to_owned(), (*level).to_owned())).collect(),
         pairs: vec![pair; 2],
@@ -65,6 +66,23 @@ fn kept_run_names_the_part_that_loses_in_the_test_that_sends_most_again() {
     // Each other cell has its own answer.
     assert_eq!(triage(&run, &[("size", "32")]).in_short(), "cause: receiver");
     assert_eq!(triage(&run, &[("device", "packet")]).in_short(), "cause: none");
+}
+
+#[test]
+fn pairs_that_were_not_admitted_are_in_no_sum_and_are_counted() {
+    let mut cell = cell("xdp", "4096", &[("driver_lost", 800.0), ("tcp_retrans_segs", 900.0)]);
+    let clean = triage(&run(vec![cell.clone()]), &[]);
+    assert_eq!((clean.left_out, clean.to_string().contains("left out")), (0, false));
+    let mut disturbed = cell.pairs[0].clone();
+    disturbed.b.figures.insert("driver_lost".into(), 400_000.0);
+    (disturbed.accepted, disturbed.cost_accepted) = (false, false);
+    cell.pairs.push(disturbed);
+    let told = triage(&run(vec![cell.clone()]), &[]);
+    assert_eq!((&told.seen, told.left_out), (&clean.seen, 1));
+    assert!(told.to_string().contains("left out, as they were not admitted: 1 pairs"), "{told}");
+    cell.pairs.iter_mut().for_each(|pair| pair.cost_accepted = false);
+    let none = triage(&run(vec![cell]), &[]);
+    assert_eq!((none.in_short().as_str(), none.left_out), ("cause: cannot be told", 3));
 }
 
 #[test]

@@ -20,3 +20,15 @@ fn samples_without_the_kernel_s_functions_are_not_compared_with_all_cpu_time() {
     profile.remarks.push(KERNEL_LEFT_OUT.to_owned());
     assert_eq!(agreement(&profile, 1000.0), None);
 }
+
+#[test]
+fn options_that_the_model_does_not_have_are_named() {
+    let of = |words: &[&str]| {
+        let words = [&["record", "--event", "r1643"][..], words, &["--", "true"]].concat();
+        ignored(&Record::try_parse_from(words).unwrap())
+    };
+    assert!(of(&["--user", "--packets", "10"]).is_empty());
+    assert_eq!(of(&["--for", "5s"]), ["--for is ignored: the command runs until it ends"]);
+    let both = of(&["-g", "--period", "100"]);
+    assert!(both[0].starts_with("--period ") && both[1].starts_with("--call-chains "), "{both:?}");
+}

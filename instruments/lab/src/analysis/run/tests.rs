@@ -1,7 +1,8 @@
 //! Tests of the analysis of a whole run.
 
-use super::super::testing::{experiment, pair, run_of};
+use super::super::testing::{experiment, metric, pair, run_of};
 use super::*;
+use crate::experiment::Clock;
 
 fn codes(run: &Run) -> Vec<&str> {
     run.warnings.iter().map(|warning| warning.code.as_str()).collect()
@@ -155,6 +156,57 @@ fn a_run_is_the_same_only_if_every_cell_that_can_run_here_says_so() {
     assert_eq!(run.verdict, "same");
 }
 
+/// Checks that a side that delivered too little is not compared: it costs less because it did less.
+#[test]
+fn cell_whose_load_a_side_did_not_reach_keeps_only_the_share_that_arrived() {
+    let mut loads = experiment();
+    let mut achieved = metric("achieved_pct");
+    achieved.name = "achieved_pct".into();
+    (achieved.clock, achieved.goal) = (Clock::Count, None);
+    achieved.formula.under.clear();
+    achieved.expected.clear();
+    loads.metrics.push(achieved);
+    let pairs = |cost: f64, b_pct: f64| {
+        let mut one = pair(100.0, cost, 100.0);
+        let control = one.control.as_mut().unwrap();
+        for (window, pct) in [(&mut one.a, 100.0), (&mut one.b, b_pct), (control, 100.0)] {
+            window.figures.insert("achieved_pct".into(), pct);
+        }
+        vec![one; 15]
+    };
+    let run = |b_pct: f64, factor: &str| {
+        let mut run = run_of(&[pairs(50.0, b_pct), pairs(100.0, 100.0)]);
+        for (cell, level) in run.cells.iter_mut().zip(["100", "25"]) {
+            cell.at = [(factor.to_owned(), level.to_owned())].into();
+        }
+        analyse(&loads, &mut run);
+        run
+    };
+    let missed = run(97.9, "load");
+    let [cell, other] = &missed.cells[..] else { panic!("{} cells", missed.cells.len()) };
+    assert_eq!((cell.status, other.status), (Status::Unreachable, Status::Ok));
+    assert_eq!(cell.metrics.keys().collect::<Vec<_>>(), ["achieved_pct"]);
+    assert_eq!(missed.verdict, "same", "of the other cell");
+    assert_eq!((missed.overall[0].better, missed.overall[0].same), (0, 1));
+    let mut again = missed.clone();
+    analyse(&loads, &mut again);
+    assert_eq!(again, missed);
+    let reached = run(98.0, "load");
+    assert_eq!((reached.cells[0].status, reached.verdict.as_str()), (Status::Ok, "better"));
+    let other = run(60.0, "rate");
+    assert_eq!(other.cells[0].status, Status::Ok, "the share is no condition of this cell");
+}
+
+#[test]
+fn noise_floor_without_a_control_is_null() {
+    let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
+    pairs.iter_mut().for_each(|pair| pair.control = None);
+    let mut run = run_of(&[pairs]);
+    analyse(&experiment(), &mut run);
+    assert!(run.env["noise"]["aa_half_width_pct"].is_null(), "{}", run.env);
+    assert!(run.env["noise"].as_object().unwrap().contains_key("aa_half_width_pct"));
+}
+
 /// Checks that each metric has one estimate: a window of 0 does not turn a median of ratios
 /// into a ratio of sums.
 #[test]
@@ -182,7 +234,7 @@ fn a_window_without_any_withholds_a_ratio_and_is_part_of_a_sum() {
 #[test]
 fn losses_by_the_walls_clock_that_end_are_an_effect_and_meet_their_expectation() {
     let mut losses = experiment();
-    losses.metrics[0].clock = crate::experiment::Clock::Wall;
+    losses.metrics[0].clock = Clock::Wall;
     losses.metrics[0].estimate = Some(Estimate::Events);
     losses.metrics[0].expected[0].change_pct = (-100.0, -99.0);
     let mut run = run_of(&[vec![pair(100.0, 0.0, 100.0); 15]]);

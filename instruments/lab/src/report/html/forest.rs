@@ -7,8 +7,8 @@ use linerate_show::number::{change, interval, range};
 use linerate_show::svg::{Axis, Mark, Svg};
 use linerate_show::table::{Cell, Table};
 
-use super::{figure_of, rows};
-use crate::compare::trends;
+use super::{figure_of, more, rows};
+use crate::compare::{trends, unlike};
 use crate::record::{Effect, Run, Status, Verdict};
 use crate::report::remarks::reason;
 use crate::report::tables;
@@ -101,14 +101,13 @@ fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, y: f64) {
     let (low, high) = effect.ci95_pct;
     let (class, mark) = marked(effect.verdict);
     svg.line((axis.at(low), y), (axis.at(high), y), class);
+    let [a, b] = tables::censored(effect);
     let tip = format!(
-        "{}: {} % {}, {}; A {}, B {} {}, {} pairs",
+        "{}: {} % {}, {}; A {a}, B {b} {}, {} pairs",
         line.name,
         change(effect.change_pct),
         interval(effect.ci95_pct),
         effect.verdict.as_str(),
-        tables::censored(effect.a, effect),
-        tables::censored(effect.b, effect),
         effect.unit,
         effect.n_pairs,
     );
@@ -125,40 +124,70 @@ pub(super) fn marked(verdict: Verdict) -> (&'static str, Mark) {
     }
 }
 
-/// Most runs that are drawn.
+/// Most runs that are drawn: the newest ones.
 const RUNS_MAX: usize = 40;
 
 /// Most cells that have a chart.
 const CELLS_MAX: usize = 12;
 
-/// Returns the headline's change in each run, a chart for each cell that the first run has.
+/// Returns the headline's change in each run, a chart for each cell that the first run has. A run
+/// that cannot be compared with the newest one has a mark, and the caption has the reason.
 pub(super) fn section(told: &[Run]) -> String {
     let Some((first, [_, ..])) = told.split_first() else { return String::new() };
     let view = View::new(first);
     let Some(metric) = view.headline() else { return String::new() };
     let mut runs: Vec<&Run> = told.iter().collect();
     runs.sort_by(|a, b| a.run.started.cmp(&b.run.started));
-    runs.truncate(RUNS_MAX);
+    let older = runs.len().saturating_sub(RUNS_MAX);
+    runs.drain(..older);
+    let Some(&newest) = runs.last() else { return String::new() };
     let chart = |(name, cell): (&str, &crate::record::CellRecord)| {
+        let mut reasons: Vec<String> = Vec::new();
         let lines: Vec<Line<'_>> = runs
             .iter()
             .map(|run| {
                 let same = run.cells.iter().find(|other| other.at == cell.at);
                 let effect = same.and_then(|cell| cell.metrics.get(&metric.name));
-                Line { name: label(run), effect: effect.ok_or_else(|| "not in this run".into()) }
+                let why = unlike(newest, run, &cell.at, metric.clock);
+                let mark = if why.is_some() { " *" } else { "" };
+                if let Some(why) = why.filter(|why| !reasons.contains(why)) {
+                    reasons.push(why);
+                }
+                let effect = effect.ok_or_else(|| "not in this run".to_owned());
+                Line { name: label(run) + mark, effect }
             })
             .collect();
         let at = if name.is_empty() { String::new() } else { format!(", {name}") };
         let desc = format!("{}{at}: change in each run, the oldest first.", metric.label);
-        figure_of(&plot(&format!("Trend{at}"), &desc, &lines), &desc)
+        let caption = format!("{desc}{}{}", left_out(older), marks(&reasons));
+        figure_of(&plot(&format!("Trend{at}"), &desc, &lines), &caption)
     };
-    let measured = view.named().filter(|(_, cell)| cell.metrics.contains_key(&metric.name));
-    let charts: String = measured.take(CELLS_MAX).map(chart).collect();
-    format!("<div class=\"charts\">{charts}</div>\n{}", values(told, &metric.name))
+    let measured: Vec<_> =
+        view.named().filter(|(_, cell)| cell.metrics.contains_key(&metric.name)).collect();
+    let cells = more(measured.len().saturating_sub(CELLS_MAX), ["cell", "cells"]);
+    let charts: String = measured.into_iter().take(CELLS_MAX).map(chart).collect();
+    format!("<div class=\"charts\">{charts}</div>\n{cells}{}", values(told, &metric.name))
+}
+
+/// Returns a sentence on the mark of runs, with its reasons; empty if no run is marked.
+fn marks(reasons: &[String]) -> String {
+    match reasons {
+        [] => String::new(),
+        reasons => format!(" * Not comparable with the newest run: {}.", reasons.join(", or ")),
+    }
+}
+
+/// Returns a sentence on the runs that are older than those drawn; empty if there are none.
+fn left_out(older: usize) -> String {
+    match older {
+        0 => String::new(),
+        1 => " One older run is left out.".into(),
+        n => format!(" {n} older runs are left out."),
+    }
 }
 
 /// Returns the values of the changed side in each run; runs with another formula for the metric are
-/// left out.
+/// left out, and so are older runs than those drawn.
 fn values(runs: &[Run], metric: &str) -> String {
     let trends = match trends(runs) {
         Ok(trends) => trends,
@@ -166,15 +195,17 @@ fn values(runs: &[Run], metric: &str) -> String {
             return format!("<p class=\"unit\">Values are not shown: {}</p>\n", escape(&error.why));
         }
     };
-    let columns = tables::columns("cell, run, started, value=B, low=from, high=to");
+    let columns = tables::columns("cell, run, started, value=B, low=from, high=to, remark");
     let mut table =
         Table::new("trend", "The changed side in each run, with its 95 % interval", &columns);
     for trend in trends.iter().filter(|trend| trend.metric == metric).take(CELLS_MAX) {
-        for point in trend.points.iter().take(RUNS_MAX) {
+        let older = trend.points.len().saturating_sub(RUNS_MAX);
+        for point in trend.points.iter().skip(older) {
             let names =
                 [&trend.cell, &point.label, &point.started].map(|text| Cell::text(short(text)));
             let figures = [point.value, point.lo, point.hi].map(number::cell);
-            table.row(names.into_iter().chain(figures).collect());
+            let remark = point.remark.as_ref().map(|why| Cell::text(short(why)));
+            table.row(names.into_iter().chain(figures).chain(remark).collect());
         }
         table.title = format!(
             "{} of B in each run, in {}, with its 95 % interval",
@@ -200,7 +231,33 @@ fn label(run: &Run) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::testing::run_of;
+    use crate::analysis::analyse;
+    use crate::analysis::testing::{experiment, pair, run_of};
+    use serde_json::json;
+
+    #[test]
+    fn a_long_trend_has_its_newest_runs_and_one_of_another_machine_is_marked() {
+        let mut runs: Vec<Run> = (10..52).map(run).collect();
+        runs[40].env = json!({"kernel": "6.1"});
+        runs.reverse();
+        let page = section(&runs);
+        assert!(page.contains("2 older runs are left out."), "{page}");
+        assert!(page.contains("build51") && page.contains("build12"), "{page}");
+        assert!(!page.contains("build11"), "{page}");
+        assert!(page.contains("build50 2026-01-50 *"), "{page}");
+        assert!(!page.contains("build49 2026-01-49 *"), "{page}");
+        assert!(page.contains("* Not comparable with the newest run: other kernel."), "{page}");
+        assert_eq!(left_out(1), " One older run is left out.");
+    }
+
+    /// Returns a run of the version `buildN`, started on the `N`th day.
+    fn run(n: usize) -> Run {
+        let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15]]);
+        run.run.started = format!("2026-01-{n}");
+        run.run.tool.insert("version".into(), format!("build{n}"));
+        analyse(&experiment(), &mut run);
+        run
+    }
 
     #[test]
     fn runs_of_one_day_are_told_apart_and_what_is_unknown_is_left_out() {

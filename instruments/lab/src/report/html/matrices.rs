@@ -4,6 +4,7 @@ use linerate_show::escape::escape;
 use linerate_show::number::count;
 use linerate_show::table::csv_link;
 
+use super::more;
 use crate::report::tables::keyed;
 use crate::report::view::View;
 
@@ -21,7 +22,12 @@ const SHOWN_MAX: usize = 60;
 pub(super) fn section(view: &View<'_>) -> String {
     let matrices = view.run.matrices.iter().take(SHOWN_MAX);
     let each: String = matrices.map(|(key, matrix)| one(view, key, matrix)).collect();
-    if each.is_empty() { each } else { format!("<div class=\"charts\">{each}</div>\n") }
+    let left_out = view.run.matrices.len().saturating_sub(SHOWN_MAX);
+    let left_out = more(left_out, ["matrix", "matrices"]);
+    match each.is_empty() {
+        true => each,
+        false => format!("<div class=\"charts\">{each}</div>\n{left_out}"),
+    }
 }
 
 fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
@@ -34,6 +40,11 @@ fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
     };
     let plain = format!("{}, {side} {cell}", name.replace('_', " "));
     let title = escape(plain.trim_end());
+    let widest = matrix.iter().map(Vec::len).max().unwrap_or(0).max(matrix.len());
+    let cut = match widest > CPUS_MAX {
+        true => format!(" (the first {CPUS_MAX} of {widest} CPUs)"),
+        false => String::new(),
+    };
     let shown = matrix.get(..CPUS_MAX).unwrap_or(matrix);
     let most = shown.iter().flatten().copied().max().unwrap_or(0).max(1);
     let columns = shown.iter().map(|row| row.len().min(CPUS_MAX)).max().unwrap_or(0);
@@ -53,7 +64,7 @@ fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
     });
     format!(
         "<div><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
-         <table class=\"heat\"><caption>{title}</caption><thead><tr><td></td>{heads}</tr></thead>\
+         <table class=\"heat\"><caption>{title}{cut}</caption><thead><tr><td></td>{heads}</tr></thead>\
          <tbody>{rows}</tbody></table></div>{}</div>\n",
         csv_link(name, plain.trim_end(), &csv.collect::<String>())
     )

@@ -230,6 +230,7 @@ fn noise(view: &View<'_>) -> String {
 
 fn pairs(view: &View<'_>) -> String {
     let legend = "<p class=\"legend\"><span class=\"key\">● admitted</span> \
+                  <span class=\"key\">◎ admitted, but in no figure: its CPUs were at another distance</span> \
                   <span class=\"key\">○ rejected, by its environment and never by its result</span> \
                   <span class=\"key\"><i class=\"running\"></i>running median of 7</span></p>\n";
     let charts = view.headline().map_or(String::new(), |metric| noise::run_charts(view, metric));
@@ -288,6 +289,16 @@ fn documents(runs: &[Run]) -> String {
         );
     }
     all
+}
+
+/// Returns a sentence on `n` things that are not drawn, with their names for one and for several;
+/// empty if all are drawn.
+fn more(n: usize, [one, several]: [&str; 2]) -> String {
+    match n {
+        0 => String::new(),
+        1 => format!("<p class=\"unit\">1 more {one} is in the run's document.</p>\n"),
+        n => format!("<p class=\"unit\">{n} more {several} are in the run's document.</p>\n"),
+    }
 }
 
 /// Formats a chart with its caption.

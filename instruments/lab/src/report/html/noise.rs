@@ -4,7 +4,7 @@ use linerate_show::number::{self, change, interval};
 use linerate_show::svg::{Anchor, Axis, Svg};
 use linerate_show::table::{Cell, Table, quoted};
 
-use super::figure_of;
+use super::{figure_of, more};
 use crate::record::CellRecord;
 use crate::report::tables;
 use crate::report::view::View;
@@ -27,12 +27,13 @@ const NO_INTERVAL: &str = "too few pairs, or the experiment's file is not there 
 
 /// Returns the strip: the control's change of every pair, a row for each cell.
 pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
-    let rows: Vec<(&str, &CellRecord, Vec<Ratio>)> = view
+    let mut rows: Vec<(&str, &CellRecord, Vec<Ratio>)> = view
         .named()
-        .take(CELLS_MAX)
         .map(|(name, cell)| (name, cell, metric.control_ratios(&cell.pairs)))
         .filter(|(_, _, ratios)| !ratios.is_empty())
         .collect();
+    let left_out = more(rows.len().saturating_sub(CELLS_MAX), ["cell", "cells"]);
+    rows.truncate(CELLS_MAX);
     if rows.is_empty() {
         let mut pairs = view.run.cells.iter().flat_map(|cell| &cell.pairs);
         return match pairs.any(|pair| pair.control.is_some()) {
@@ -61,22 +62,22 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         }
         for ratio in thinned(ratios, points) {
             let x = axis.at(ratio.change_pct);
-            let class = if ratio.accepted { "pair" } else { "rejected" };
-            svg.line((x, y + 2.0), (x, y + 20.0), class);
+            svg.line((x, y + 2.0), (x, y + 20.0), ratio.class());
         }
     });
     let chart = figure_of(&chart, &format!("{desc} {}", beyond(all(), &axis)));
-    chart + &strip_table(metric, &rows, points)
+    chart + &strip_table(metric, &rows, points) + &left_out
 }
 
 /// Builds the table of the strip's figures; the strokes themselves are in its file.
 fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points: usize) -> String {
     let columns = tables::columns(
-        "cell, median_pct=median [%], ci95_pct=95 % CI [%], admitted=admitted [pairs], rejected=rejected [pairs]",
+        "cell, median_pct=median [%], ci95_pct=95 % CI [%], admitted=admitted [pairs], \
+         elsewhere=other distance [pairs], rejected=rejected [pairs]",
     );
     let title = format!("{}: the first side against itself", metric.basis());
     let mut table = Table::new("aa_strip", title, &columns);
-    let mut csv = "cell,pair,change_pct,admitted\n".to_owned();
+    let mut csv = format!("cell,{HEAD}");
     for (name, cell, ratios) in rows {
         let (median, ends) = match metric.aa_pct(cell) {
             Some((median, low, high)) => {
@@ -84,8 +85,7 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
             }
             None => (Cell::Absent(NO_INTERVAL), Cell::Absent(NO_INTERVAL)),
         };
-        let admitted = ratios.iter().filter(|ratio| ratio.accepted).count();
-        let counts = [admitted, ratios.len() - admitted].map(|n| Cell::Count(n as u64));
+        let counts = counts(ratios).map(|n| Cell::Count(n as u64));
         table.row([Cell::text(*name), median, ends].into_iter().chain(counts).collect());
         let name = quoted(name);
         csv.extend(thinned(ratios, points).map(|ratio| format!("{name},{}", line_of(ratio))));
@@ -93,9 +93,21 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
     table.html_with(&csv)
 }
 
+/// Returns the numbers of pairs that are in the figures, that were admitted with their CPUs at
+/// another distance, and that were rejected.
+fn counts(ratios: &[Ratio]) -> [usize; 3] {
+    let accepted = ratios.iter().filter(|ratio| ratio.accepted).count();
+    let elsewhere = ratios.iter().filter(|ratio| ratio.elsewhere).count();
+    [accepted, elsewhere, ratios.len() - accepted - elsewhere]
+}
+
+/// The columns of [`line_of`].
+const HEAD: &str = "pair,change_pct,admitted,other_distance\n";
+
 /// Formats a pair as a line of the CSV file.
 fn line_of(ratio: &Ratio) -> String {
-    format!("{},{:.4},{}\n", ratio.pair + 1, ratio.change_pct, ratio.accepted)
+    let Ratio { pair, change_pct, accepted, elsewhere } = ratio;
+    format!("{},{change_pct:.4},{accepted},{elsewhere}\n", pair + 1)
 }
 
 /// Returns the run charts: the change of every pair over its number, one chart for each cell.
@@ -113,7 +125,11 @@ pub(super) fn run_charts(view: &View<'_>, metric: &Shown) -> String {
             }
         })
         .collect();
-    if charts.is_empty() { charts } else { format!("<div class=\"charts\">{charts}</div>\n") }
+    let left_out = more(view.run.cells.len() - drawn, ["cell", "cells"]);
+    match charts.is_empty() {
+        true => charts,
+        false => format!("<div class=\"charts\">{charts}</div>\n{left_out}"),
+    }
 }
 
 fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points: usize) -> String {
@@ -135,16 +151,18 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
         svg.line((x(from.0), y(from.1)), (x(to.0), y(to.1)), "running");
     }
     for ratio in thinned(ratios, points) {
-        let class = if ratio.accepted { "pair" } else { "rejected" };
-        svg.dot((x(ratio.pair), y(ratio.change_pct)), 3.0, class);
+        svg.dot((x(ratio.pair), y(ratio.change_pct)), 3.0, ratio.class());
     }
     svg.label((0.0, BOTTOM + 15.0), 0.0, Anchor::Start, "tick", "pair 1");
     svg.label((1.0, BOTTOM + 15.0), 0.0, Anchor::End, "tick", &cell.pairs.len().to_string());
-    let rejected = ratios.iter().filter(|ratio| !ratio.accepted).count();
+    let [admitted, elsewhere, rejected] = counts(ratios);
+    let elsewhere = match elsewhere {
+        0 => String::new(),
+        n => format!("{n} with the CPUs at another distance, "),
+    };
     let caption = format!(
-        "{title}: {}; {} pairs admitted, {rejected} not. {}",
+        "{title}: {}; {admitted} pairs admitted, {elsewhere}{rejected} not. {}",
         metric.basis(),
-        ratios.len() - rejected,
         beyond(ratios, &axis)
     );
     let chart = figure_of(&svg.finish(BOTTOM + 22.0), &caption);
@@ -156,7 +174,11 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     let columns = tables::columns("pair, change_pct=change [%], admitted");
     let mut table = Table::new("pairs", format!("{title}: change of each pair"), &columns);
     for ratio in ratios.iter().take(LISTED_MAX) {
-        let said = Cell::text(if ratio.accepted { "yes" } else { "no" });
+        let said = Cell::text(match (ratio.accepted, ratio.elsewhere) {
+            (true, _) => "yes",
+            (false, true) => "other distance",
+            (false, false) => "no",
+        });
         table.row(vec![
             Cell::text((ratio.pair + 1).to_string()),
             number::change_cell(ratio.change_pct),
@@ -167,7 +189,7 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
         table.note("the pairs after these are in the file");
     }
     let lines: String = thinned(ratios, points).map(line_of).collect();
-    let csv = format!("pair,change_pct,admitted\n{lines}");
+    let csv = format!("{HEAD}{lines}");
     format!("<details><summary>Table</summary>{}</details>", table.html_with(&csv))
 }
 
@@ -228,7 +250,11 @@ mod tests {
 
     fn ratios(changes: &[(f64, bool)]) -> Vec<Ratio> {
         let each = changes.iter().enumerate();
-        each.map(|(pair, &(change_pct, accepted))| Ratio { pair, change_pct, accepted }).collect()
+        let ratio = |(pair, &(change_pct, accepted))| {
+            let elsewhere = false;
+            Ratio { pair, change_pct, accepted, elsewhere }
+        };
+        each.map(ratio).collect()
     }
 
     #[test]
@@ -245,5 +271,15 @@ mod tests {
         let line = running_median(&ratios(&changes), 500);
         assert!(line.iter().flatten().all(|(_, pct)| *pct == 1.0));
         assert_eq!(line.len(), 15 - RUNNING);
+    }
+
+    #[test]
+    fn pair_at_another_distance_of_the_cpus_is_neither_admitted_nor_rejected() {
+        let mut three = ratios(&[(1.0, true), (2.0, false), (3.0, false)]);
+        three[1].elsewhere = true;
+        assert_eq!(counts(&three), [1, 1, 1]);
+        let classes: Vec<&str> = three.iter().map(Ratio::class).collect();
+        assert_eq!(classes, ["pair", "elsewhere", "rejected"]);
+        assert_eq!(line_of(&three[1]), "2,2.0000,false,true\n");
     }
 }

@@ -10,7 +10,7 @@ use linerate_show::svg::{Anchor, Axis, LETTERS, Svg};
 use linerate_show::table::{csv_link, quoted};
 use linerate_show::words::elided;
 
-use super::{figure_of, flame};
+use super::{figure_of, flame, more};
 use crate::report::agreed;
 use crate::report::profiles::{Profiles, profiles};
 use crate::report::view::View;
@@ -42,8 +42,9 @@ pub(super) fn section(view: &View<'_>) -> String {
     let [a, b] = view.sides();
     let agreed = agreed::table(view).map_or_else(String::new, |table| table.html());
     let profiles = profiles(view.run);
-    agreed
-        + &profiles.iter().take(CELLS_MAX).map(|one| section_of(one, [&a, &b])).collect::<String>()
+    let left_out = profiles.len().saturating_sub(CELLS_MAX);
+    let drawn = profiles.iter().take(CELLS_MAX).map(|one| section_of(one, [&a, &b]));
+    agreed + &drawn.collect::<String>() + &more(left_out, ["pair of profiles", "pairs of profiles"])
 }
 
 fn section_of(profiles: &Profiles, [a, b]: [&str; 2]) -> String {

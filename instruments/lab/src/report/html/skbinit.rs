@@ -7,7 +7,7 @@ use linerate_show::number::{self, count, figure};
 use linerate_show::svg::Axis;
 use linerate_show::table::{Cell, Table};
 
-use super::{figure_of, rows};
+use super::{figure_of, more, rows};
 use crate::record::CellRecord;
 use crate::report::tables;
 use crate::report::view::{Side, View, workers};
@@ -33,17 +33,17 @@ struct Group {
 /// Returns a chart and a table for each cell whose workers were timed separately; empty if none
 /// was.
 pub(super) fn calls(view: &View<'_>) -> String {
-    let cell = |(name, cell): (&str, &CellRecord)| {
-        let groups = groups(cell);
-        let timed = groups.iter().any(|group| group.sides.iter().any(Option::is_some));
-        if timed { one(view, name, cell, &groups) } else { String::new() }
-    };
-    let all: String =
-        view.named().map(cell).filter(|text| !text.is_empty()).take(CELLS_MAX).collect();
+    let timed =
+        |groups: &[Group]| groups.iter().any(|group| group.sides.iter().any(Option::is_some));
+    let cells = view.named().map(|(name, cell)| (name, cell, groups(cell)));
+    let cells: Vec<_> = cells.filter(|(_, _, groups)| timed(groups)).collect();
+    let drawn = cells.iter().take(CELLS_MAX);
+    let all: String = drawn.map(|(name, cell, groups)| one(view, name, cell, groups)).collect();
+    let left_out = more(cells.len().saturating_sub(CELLS_MAX), ["cell", "cells"]);
     if all.is_empty() {
         all
     } else {
-        format!("<h3>Allocate and free, worker by worker</h3>\n{all}")
+        format!("<h3>Allocate and free, worker by worker</h3>\n{all}{left_out}")
     }
 }
 
@@ -62,7 +62,9 @@ fn one(view: &View<'_>, name: &str, cell: &CellRecord, groups: &[Group]) -> Stri
     );
     let chart = figure_of(&bars(groups, &desc), &desc);
     let table = figures(cell, groups, &format!("Ticks of a call{at}")).html();
-    format!("<article>{legend}{chart}{table}</article>\n")
+    let left_out = workers(cell).len().saturating_sub(WORKERS_MAX);
+    let left_out = more(left_out, ["worker", "workers"]);
+    format!("<article>{legend}{chart}{table}{left_out}</article>\n")
 }
 
 fn groups(cell: &CellRecord) -> Vec<Group> {

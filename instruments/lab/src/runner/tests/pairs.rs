@@ -88,6 +88,19 @@ fn a_cell_of_which_most_is_rejected_ends_and_is_inconclusive() {
     assert_eq!(run.verdict, "inconclusive");
 }
 
+/// Checks that a narrow interval does not end a cell at a look at which it would be inconclusive,
+/// while pairs may still be tried.
+#[test]
+fn a_cell_does_not_end_at_a_look_while_most_of_its_pairs_are_rejected() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::new());
+    world.admits = |number| (true, number >= 25);
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let accepted = run.cells[0].pairs.iter().filter(|pair| pair.cost_accepted).count();
+    // At the first look 15 of 40 pairs are admitted, at the second 30 of 55.
+    assert_eq!((accepted, run.cells[0].status), (30, Status::Ok));
+    assert_eq!((run.cells[1].pairs.len(), run.cells[1].status), (15, Status::Ok));
+}
+
 #[test]
 fn more_attempts_give_a_noisy_machine_a_result() {
     let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
@@ -184,6 +197,9 @@ fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
     assert_eq!((near.class.as_str(), near.n_pairs, near.change_pct.round()), ("near", 6, -50.0));
     let told = crate::report::text(&run);
     assert!(told.contains("6 pairs whose CPUs were near, in nothing above"), "{told}");
+    let page = crate::report::html(std::slice::from_ref(&run));
+    let caption = "15 pairs admitted, 6 with the CPUs at another distance, 0 not.";
+    assert!(page.contains(caption), "the page counts the same pairs");
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
     let run = world.run(&again).unwrap();
     assert_eq!((run.cells[0].status, run.cells[0].pairs.len()), (Status::Ok, 15));
     let machine = run.warnings.iter().find(|warning| warning.code == "W-MACHINE").unwrap();
-    assert!(machine.text.ends_with("\"Linux 6.18\", now \"Linux 6.19\""), "{}", machine.text);
+    assert!(machine.text.ends_with(": kernel Linux 6.18, now Linux 6.19"), "{}", machine.text);
     assert!(!codes(&run).contains(&"E-PERM"), "{:?}", run.warnings);
     assert_eq!(run.env["after"]["kernel"], "Linux 6.19");
 }
