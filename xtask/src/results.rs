@@ -28,8 +28,8 @@ use serde_json::Value;
 use crate::steps::Done;
 use crate::tidy::{Finding, Tree};
 
-pub use aa::aa;
-pub use keep::keep;
+pub use aa::{ARGUMENTS as AA_ARGUMENTS, aa};
+pub use keep::{ARGUMENTS as KEEP_ARGUMENTS, keep};
 
 /// The folder of the documents.
 const FOLDER: &str = "results/";

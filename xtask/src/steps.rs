@@ -27,6 +27,8 @@ pub struct Step {
 pub struct Campaign {
     name: &'static str,
     about: &'static str,
+    /// The arguments, as the usage shows them; `None` if the campaign prints its own help.
+    arguments: Option<&'static str>,
     act: fn(&Path, &[String]) -> Result<Done>,
 }
 
@@ -122,46 +124,55 @@ const CAMPAIGNS: [Campaign; 9] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
+        arguments: Some(""),
         act: |root, _| lines::run(root),
     },
     Campaign {
         name: "dist",
         about: "static programs, a .deb, checksums, a list of parts; what registries ask (--help: its steps)",
+        arguments: None,
         act: dist::run,
     },
     Campaign {
         name: "aa",
         about: "100 runs of two sides that are the same: how many are told apart, with an exact bound",
+        arguments: Some(results::AA_ARGUMENTS),
         act: results::aa,
     },
     Campaign {
         name: "keep",
         about: "puts the document of a run into results/ (RUN MACHINE [PART])",
+        arguments: Some(results::KEEP_ARGUMENTS),
         act: results::keep,
     },
     Campaign {
         name: "tables",
         about: "renders every published table from results/ again",
+        arguments: Some(""),
         act: results::tables,
     },
     Campaign {
         name: "tsan",
         about: "the buffers under ThreadSanitizer, with nightly Rust",
+        arguments: Some(""),
         act: |root, _| sanitize::threads(root),
     },
     Campaign {
         name: "miri",
         about: "rings, buffers and ports under Miri, with nightly Rust",
+        arguments: Some(""),
         act: |root, _| sanitize::miri(root),
     },
     Campaign {
         name: "qemu",
         about: "privileged tests on other kernels, emulated (--help: its options)",
+        arguments: None,
         act: qemu::run,
     },
     Campaign {
         name: "machines",
         about: "the README's commands under every setting of a machine (--help: its options)",
+        arguments: None,
         act: machines::run,
     },
 ];
@@ -194,8 +205,13 @@ pub fn campaign(name: &str) -> Option<&'static Campaign> {
     CAMPAIGNS.iter().find(|campaign| campaign.name == name)
 }
 
-/// Runs a campaign with the arguments after its name, and returns whether it passed.
+/// Runs a campaign with the arguments after its name, and returns whether it passed; prints its usage instead if they
+/// ask for help.
 pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result<bool> {
+    if let Some(usage) = usage(campaign, args) {
+        print!("{usage}");
+        return Ok(true);
+    }
     let start = Instant::now();
     let done = (campaign.act)(root, args)?;
     if done.skipped.is_empty() || !done.note.is_empty() {
@@ -203,6 +219,14 @@ pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result
     }
     done.skipped.iter().for_each(|line| eprintln!("{line}"));
     Ok(true)
+}
+
+/// Returns the usage of a campaign without a help of its own if `args` ask for help.
+fn usage(campaign: &Campaign, args: &[String]) -> Option<String> {
+    let is_asked = args.iter().any(|arg| arg == "--help" || arg == "-h");
+    let arguments = campaign.arguments.filter(|_| is_asked)?;
+    let line = format!("usage: cargo xtask {} {arguments}", campaign.name);
+    Some(format!("{}\n\n  {}\n", line.trim_end(), campaign.about))
 }
 
 /// Runs each of `steps`, even after a failure, and returns whether all passed.
@@ -432,6 +456,22 @@ mod tests {
         assert!(alone(1, Some(&failed[..])).is_ok());
         assert!(alone(0, Some(&failed[..])).is_err(), "no test has this name");
         assert!(alone(1, None).is_err() && alone(1, Some(&[])).is_err());
+    }
+
+    #[test]
+    fn campaign_prints_its_usage_if_asked_for_help() {
+        let usage = |name: &str, args: &str| {
+            let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+            usage(campaign(name).unwrap(), &args)
+        };
+        for campaign in &CAMPAIGNS {
+            let has_own_help = ["dist", "qemu", "machines"].contains(&campaign.name);
+            assert_eq!(usage(campaign.name, "--help").is_none(), has_own_help, "{}", campaign.name);
+        }
+        let aa = usage("aa", "--runs 2 -h").unwrap();
+        assert!(aa.starts_with("usage: cargo xtask aa [--runs N] [--for SECONDS]"), "{aa}");
+        assert!(usage("miri", "-h").unwrap().starts_with("usage: cargo xtask miri\n\n  rings"));
+        assert_eq!(usage("aa", "--runs 2"), None);
     }
 
     #[test]

@@ -12,18 +12,39 @@ settings() {
     done
 }
 
-# Sets a sysctl in a host, or on this machine, and says what it is then.
+# Sets a sysctl in a host, or on this machine, and says what it is then. Another value is a wrong result.
 applied() {
     within="${1:+ip netns exec $1}" file=/proc/sys/net/${2%%=*}
     $within sh -c "echo '${2#*=}' >$file" 2>/dev/null
     is=$($within cat "$file" 2>/dev/null | tr '\t' ' ')
-    [ "$is" = "${2#*=}" ] && is="$is, as in the post" || echo "guest: n/a ${2%%=*}|it is ${is:-not there} ${1:+in $1}"
+    case $is in
+        "${2#*=}") is="$is, as in the post" ;;
+        '') echo "guest: n/a ${2%%=*}|it is not there ${1:+in $1}" ;;
+        *) echo "guest: wrong ${2%%=*}|it is $is ${1:+in $1}" ;;
+    esac
     echo "guest: set ${1:-machine} ${2%%=*} $is"
 }
 
-# Sets the queues of a card, where its driver can.
+# Sets the queues of a card to $1 descriptors; `queues_are` compares.
 queues() {
-    why=$("$@" rx "$queue" tx "$queue" 2>&1) || echo "guest: n/a queues of $queue, $device|$why"
+    length=$1
+    shift
+    why=$("$@" rx "$length" tx "$length" 2>&1) || echo "guest: n/a queues of $length, $device|$why"
+}
+
+# Says how long the queues of $1's card are, which should be $2. Another length is a wrong result.
+queues_are() {
+    of=$1 length=$2
+    shift 2
+    for way in RX TX; do
+        is=$("$@" | sed -n "/Current/,\$s/^$way:[[:space:]]*//p")
+        case $is in
+            "$length") ;;
+            '') echo "guest: n/a $way queue of the $of|its length is not shown" ;;
+            *) echo "guest: wrong $way queue of the $of|$is descriptors, and not $length" ;;
+        esac
+        echo "guest: set queue of the $of $way $is"
+    done
 }
 
 # The matrix with one cap.
@@ -73,13 +94,11 @@ host east 10.7.0.2 '' 0
 nic_of 1
 out=$nic
 # The post's client has 512, its server 4096.
-queue=512
-queues ethtool -G "$out"
-queue=4096
-queues ip netns exec east ethtool -G eth0
+queues 512 ethtool -G "$out"
+queues 4096 ip netns exec east ethtool -G eth0
 ip link set "$out" up
-ethtool -g "$out" | sed -n '/Current/,$s/^\(.X\):[[:space:]]*/guest: set queue of the engine \1 /p'
-ip netns exec east ethtool -g eth0 | sed -n '/Current/,$s/^\(.X\):[[:space:]]*/guest: set queue of the receiver \1 /p'
+queues_are engine 512 ethtool -g "$out"
+queues_are receiver 4096 ip netns exec east ethtool -g eth0
 applied east 'ipv4/tcp_wmem=4096 524288 4194304'
 applied east 'ipv4/tcp_rmem=4096 1048576 4194304'
 sleep 3

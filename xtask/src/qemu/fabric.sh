@@ -7,6 +7,11 @@ figure() {
     grep -o "\"$2\":[0-9.]*" "$1" | head -1 | cut -d: -f2
 }
 
+# A number of the reader's document, by its key.
+verified() {
+    sed -n "s/.*\"verify\":{[^{}]*\"$1\":\([0-9]*\).*/\1/p" reader
+}
+
 # Packets that found no free descriptor of the card.
 missed() {
     ethtool -S "$nic" | awk '$1 == "rx_missed_errors:" { print $2 }'
@@ -44,7 +49,8 @@ for path in malloc copies in-place xdp; do
                 before=$(missed)
                 linerate gen "packet:$sender" --count "$count" --rate "${rate}pps" --burst "$burst" --size 1514 --json >gen 2>gen.err
                 sleep 1
-                ended
+                balanced=
+                ended && balanced=yes
                 kill $reader
                 wait $reader
                 cat own.err reader.err gen.err
@@ -53,16 +59,26 @@ for path in malloc copies in-place xdp; do
                 bytes=$(figure own memory_bytes)
                 echo "guest: cell $name|instructions/packet|${per%.*}"
                 echo "guest: cell $name|% of CPU|$(awk "BEGIN { printf \"%.1f\", ${per:-0} * $rate / 1e7 }")"
-                echo "guest: cell $name|right at reader|$(sed -n 's/.*"verify":{[^{}]*"packets":\([0-9]*\).*/\1/p' reader)"
-                echo "guest: cell $name|missed by card|$(($(missed) - before))"
+                by_card=$(($(missed) - before))
+                echo "guest: cell $name|right at reader|$(verified packets)"
+                echo "guest: cell $name|missed by card|$by_card"
                 # Of the first port: in all, and those of an xdp port by their cause.
                 echo "guest: cell $name|missed by port|$(figure own missed)"
                 echo "guest: cell $name|ring full|$(figure own missed_ring_full_packets)"
                 echo "guest: cell $name|no CPU|$(figure own missed_no_cpu_packets)"
                 echo "guest: cell $name|no buffer|$(figure own missed_no_frame_packets)"
-                echo "guest: cell $name|dropped|$(sed -n 's/.*"dropped":{\([^}]*\)}.*/\1/p' own | tr -d '"')"
+                dropped=$(sed -n 's/.*"dropped":{\([^}]*\)}.*/\1/p' own | tr -d '"')
+                echo "guest: cell $name|dropped|$dropped"
                 echo "guest: cell $name|locks/packet|$(figure own taken_per_packet | cut -c1-6)"
                 echo "guest: cell $name|memory KiB|$((${bytes:-0} / 1024))"
+                # A run that this kernel refuses is n/a. Of the others, each packet is right at the reader or lost by a cause.
+                [ -n "$balanced" ] || continue
+                right=$(verified packets)
+                by_port=$(figure own missed)
+                known=$((${right:-0} + by_card + ${by_port:-0}))
+                for reason in $(echo "$dropped" | tr , ' '); do known=$((known + ${reason##*:})); done
+                [ $known = "$count" ] || echo "guest: wrong $name|of $count packets, $known are right at the reader or lost by a cause"
+                [ "$(verified corrupted)" = 0 ] || echo "guest: wrong $name|$(verified corrupted) corrupted"
             done
         done
     done

@@ -25,6 +25,19 @@ send() {
     usleep 20000
 }
 
+# Whether a comparison of two figures is true.
+is() {
+    awk "BEGIN { exit !($1 $2 $3) }"
+}
+
+# Fails if the card that can hold its interrupts holds them too little, or holds them though it is told not to.
+held_as_told() {
+    case "$what,$setting,$reader,$rate" in
+    'e1000, mitigation on,rx-usecs 0,kernel,10000') is "$per" '<=' 3 ;;
+    'e1000, mitigation on,rx-usecs 1000,kernel,10000') is "$per" '>=' 5 ;;
+    esac
+}
+
 # One load, with a reader behind it.
 window() {
     name="linerate, $reader"
@@ -49,9 +62,14 @@ window() {
     fired=$(($(irqs) - fired))
     case $reader in kernel) kill "$pid" ;; *) ended ;; esac
     lost=
-    [ "$came" -ge "$count" ] || lost=" ($((count - came)) lost)"
+    where="$what, $setting, $name, $rate/s"
+    if [ "$came" -lt "$count" ]; then
+        lost=" ($((count - came)) lost)"
+        echo "guest: wrong $where|$came of $count packets came"
+    fi
     per=$(awk "BEGIN { printf \"%.1f\", $came / ($fired ? $fired : 1) }")
     echo "guest: cell $what|$setting|$name|$rate/s|$per$lost"
+    held_as_told || echo "guest: wrong $where|$per packets an irq"
     [ "$reader" = kernel ] && return
     per=$(sed -n 's/.*"packets_per_irq":\([0-9]*[.][0-9]\).*/\1/p' own)
     echo "guest: cell $what|$setting|  its wake-ups, $reader|$rate/s|$per"

@@ -113,6 +113,7 @@ scenario_verbs() {
     soft_roce
     /tests/linerate_port verbs::tests::devices >suite.err 2>&1 || fail 'the suite'
     grep -q 'skipped' suite.err && fail 'a part of the suite did not run'
+    grep -q '^test result: ok. [1-9]' suite.err || fail 'no test of the suite ran'
     grep '^test result' suite.err
     for mode in ',datagrams' ''; do
         verbs_sink

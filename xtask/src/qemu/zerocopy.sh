@@ -48,8 +48,15 @@ for size in 60 1514; do
     done
     [ -z "$balanced" ] || [ "$(verified packets),$(verified corrupted)" = "$sent,0" ] ||
         echo "guest: wrong $what|of $sent packets, $(verified packets) arrived, $(verified corrupted) corrupted"
-    copied=$(grep -o '"driver":"xdp".*"copied_bytes":[0-9]*' own | grep -o '"copied_bytes":[0-9]*' | head -1)
-    echo "guest: cell $what|copied bytes|${copied#*:}"
+    # Of both ports.
+    copied=$(grep -o '"driver":"xdp".*"copied_bytes":[0-9]*' own | grep -o '"copied_bytes":[0-9][0-9]*' | head -2 |
+        awk -F: '{ bytes += $2 } END { print bytes }')
+    echo "guest: cell $what|copied bytes|$copied"
+    [ -z "$balanced" ] || [ "$copied" = 0 ] || echo "guest: wrong $what|$copied bytes copied"
+    case $balanced,$mode in
+    ,* | *zero-copy*) ;;
+    *) echo "guest: wrong $what|the mode is $mode" ;;
+    esac
 done
 what=conformance
 for card in z0 z1; do ip link set $card mtu 1000; done

@@ -36,6 +36,9 @@ const RISK: f64 = 0.05;
 /// The warning of a run that had too few set-ups to distinguish any difference from chance.
 const TOO_FEW: &str = "W-FEW-PAIRS";
 
+/// The arguments, as the usage shows them.
+pub const ARGUMENTS: &str = "[--runs N] [--for SECONDS] [--out FILE] [--program LAB]";
+
 /// Runs the experiments: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. Needs root,
 /// because two of the cells use hosts. When the time of `--for` is over, it reports the runs until
 /// then.
@@ -136,8 +139,8 @@ struct Asked {
 impl Asked {
     fn read(args: &[String]) -> Result<Asked> {
         let mut asked = Asked { runs: RUNS, limit: None, out: None, program: None };
+        let what = format!("cargo xtask aa {ARGUMENTS}");
         for pair in args.chunks(2) {
-            let what = "cargo xtask aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]";
             let [name, value] = pair else { bail!("{what}: {} has no value", pair[0]) };
             match name.as_str() {
                 "--runs" => {

@@ -17,6 +17,9 @@ const OF_A_MACHINE: [&str; 4] = ["irq_affinity", "cmdline", "load", "psi"];
 /// machine.
 const PRIVATE: [&str; 5] = ["home", "root", "tmp", "work", "srv"];
 
+/// The arguments, as the usage shows them.
+pub const ARGUMENTS: &str = "RUN MACHINE [PART]";
+
 /// Stores a run: `keep RUN MACHINE [PART]`, with the run's `run.json` or its directory.
 ///
 /// MACHINE is the make of the CPU, its family and its model: `amd-family26-model2`. PART names the
@@ -27,7 +30,7 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
         [run, machine] => (run, machine, None),
         [run, machine, part] => (run, machine, Some(part)),
         _ => bail!(
-            "cargo xtask keep RUN MACHINE [PART], as in: cargo xtask keep lab/20261122T134312Z-pool amd-family26-model2"
+            "cargo xtask keep {ARGUMENTS}, as in: cargo xtask keep lab/20261122T134312Z-pool amd-family26-model2"
         ),
     };
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';

@@ -1,6 +1,9 @@
 //! Rules of the pages: valid links, quoted code that exists, README commands that the checks also
 //! run, a page for each driver, and a reason for each decision.
 
+use std::collections::HashSet;
+use std::iter;
+
 use crate::tidy::{Finding, Tree, source};
 
 /// Commands for newcomers, in order; `cargo xtask check` runs them, too.
@@ -38,7 +41,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds relative links to files that do not exist.
+/// Finds relative links to files that do not exist, or to sections that their page does not have.
 fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     let (mut found, mut fenced) = (Vec::new(), false);
     for (i, line) in text.lines().enumerate() {
@@ -49,14 +52,55 @@ fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
         // Text between backticks is code, in which no links are searched.
         let prose = line.split('`').step_by(2);
         let targets = prose.flat_map(|text| text.split("](").skip(1));
-        let targets = targets.filter_map(|rest| rest.split([')', ' ', '#']).next());
-        for target in targets.filter(|to| !to.contains("://") && !to.starts_with("mailto:")) {
-            if !target.is_empty() && resolved(page, target).is_none_or(|path| !tree.has(&path)) {
-                found.push(Finding::at(page, i + 1, format!("{target} does not exist")));
-            }
-        }
+        let targets = targets.filter_map(|rest| rest.split([')', ' ']).next());
+        let targets = targets.filter(|to| !to.contains("://") && !to.starts_with("mailto:"));
+        let dead = targets.filter_map(|target| dead(tree, page, target));
+        found.extend(dead.map(|what| Finding::at(page, i + 1, what)));
     }
     found
+}
+
+/// Returns the fault of a relative link to `target` on `page`; `None` if it has none.
+fn dead(tree: &Tree, page: &str, target: &str) -> Option<String> {
+    let (file, section) = target.split_once('#').unwrap_or((target, ""));
+    let path = if file.is_empty() { Some(page.to_owned()) } else { resolved(page, file) };
+    let Some(path) = path.filter(|path| tree.has(path)) else {
+        return Some(format!("{file} does not exist"));
+    };
+    if section.is_empty() || !path.ends_with(".md") {
+        return None;
+    }
+    let is_there = anchors(tree.text(&path).unwrap_or_default()).contains(section);
+    (!is_there).then(|| format!("{target}: {path} has no such section"))
+}
+
+/// Returns the anchors of a page: of its headings, by GitHub's rule, and those of `<a id="...">`.
+fn anchors(text: &str) -> HashSet<String> {
+    let (mut known, mut fenced) = (HashSet::new(), false);
+    for line in text.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced {
+            continue;
+        }
+        let ids = line.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        known.extend(ids.map(str::to_owned));
+        let heading = line.trim_start_matches('#');
+        if heading.len() < line.len() && heading.starts_with(' ') {
+            // Headings of the same words are numbered.
+            let slug = slug(heading.trim());
+            let numbered = (1..).map(|n: u32| format!("{slug}-{n}"));
+            let mut anchors = iter::once(slug.clone()).chain(numbered);
+            known.extend(anchors.find(|anchor| !known.contains(anchor)));
+        }
+    }
+    known
+}
+
+/// Returns the anchor that GitHub makes of a heading, if no other on the page has the same words.
+fn slug(heading: &str) -> String {
+    let lower = heading.to_lowercase();
+    let kept = lower.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 /// Returns the path of a link, relative to the workspace; `None` if it leads outside.
@@ -197,7 +241,7 @@ mod tests {
             ("README.md", readme.as_str()),
             (DECISIONS, log.as_str()),
             ("docs/a.md", ""),
-            ("docs/adr/0001.md", ""),
+            ("docs/adr/0001.md", "# Top\n"),
             ("crates/x/src/worker.rs", source),
             ("crates/x/src/tap/mod.rs", "struct Tap;\nimpl Driver for Tap {}\n"),
             ("docs/ports/tap.md", "state: experimental\n\nlimits:\n\n- one,\n  because of x\n"),
@@ -214,9 +258,22 @@ mod tests {
         {
             assert_eq!(found("docs/b.md", dead).len(), 1, "{dead}");
         }
-        let fine = "[a](adr/0001.md#top) [b](adr/) [c](../README.md) [d](#here)\n\
+        let fine = "# Here\n[a](adr/0001.md#top) [b](adr/) [c](../README.md) [d](#here)\n\
                     [a](https://example.org/x) `[b](gone.md)`\n```\n[a](gone.md)\n```";
         assert_eq!(found("docs/b.md", fine), [""; 0]);
+    }
+
+    #[test]
+    fn a_link_to_a_section_that_its_page_does_not_have_is_found() {
+        let page = "## Two words: `a_b`, (c)\n## Same\n## Same\n<a id=\"named\"></a>\n\
+                    ```\n# fenced\n```\n";
+        let faults = |to: &str| found("docs/b.md", &format!("{page}[x]({to})\n")).len();
+        for known in ["#two-words-a_b-c", "#same", "#same-1", "#named", "b.md#same"] {
+            assert_eq!(faults(known), 0, "{known}");
+        }
+        for unknown in ["#same-2", "#Same", "#fenced", "adr/0001.md#same"] {
+            assert_eq!(faults(unknown), 1, "{unknown}");
+        }
     }
 
     #[test]

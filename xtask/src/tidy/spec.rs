@@ -1,5 +1,5 @@
 //! The rule for SPECIFICATION.md: each row occurs once and in order, all of its evidence exists,
-//! and an experiment that proves a row has a run that is kept or reported.
+//! and an experiment or a guest's table that proves a row has a run that is kept or reported.
 
 use crate::tidy::{Finding, Tree};
 
@@ -13,6 +13,12 @@ const PENDING: &str = "[pending]";
 
 /// The page that reports runs whose documents are not kept.
 const CAMPAIGNS: &str = "docs/campaigns.md";
+
+/// The page that reports the tables of guests.
+const QEMU: &str = "docs/qemu.md";
+
+/// Scripts of guests that print no table of their own.
+const NO_TABLES: [&str; 3] = ["init", "scenarios", "table"];
 
 /// Finds rows that are missing, out of order, incomplete, or with false evidence.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -86,33 +92,50 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
         "test" => test_exists(tree, name),
         "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
         "guest" => {
-            let is_table = tree.ending(&format!("xtask/src/qemu/{name}.sh")).next().is_some();
             let scenarios = tree.text("xtask/src/qemu/scenarios.sh").unwrap_or_default();
-            is_table || scenarios.contains(&format!("\nscenario_{name}() {{\n"))
+            is_table(tree, name) || scenarios.contains(&format!("\nscenario_{name}() {{\n"))
         }
         _ => tree.ending(&format!("lab/experiments/{name}.toml")).next().is_some(),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
 }
 
-/// Returns why an experiment does not prove a row; `None` if a document of it is kept or a campaign
-/// reports its command, and for evidence of another kind.
+/// Returns true if a guest's script of that name prints a table.
+fn is_table(tree: &Tree, name: &str) -> bool {
+    let script = format!("xtask/src/qemu/{name}.sh");
+    !NO_TABLES.contains(&name) && tree.text(&script).is_some()
+}
+
+/// Returns why an experiment or a guest's table does not prove a row; `None` if a document of it is
+/// kept or a page reports its command, and for evidence of another kind.
 fn unrun(tree: &Tree, number: &str, evidence: &str) -> Option<String> {
-    let name = evidence.strip_prefix("lab: ")?;
-    let document = format!("/{name}.json.gz");
-    let is_kept = tree.ending(&document).any(|(path, _)| path.starts_with("results/"));
-    // A command in a block of code says how to run it, and reports nothing.
-    let prose = tree.text(CAMPAIGNS).unwrap_or_default().split("\n```").step_by(2);
-    let words: Vec<&str> = prose.flat_map(str::split_whitespace).collect();
-    let is_command = |words: &[&str]| {
-        let run = words[2].trim_end_matches(|c: char| !c.is_alphanumeric());
-        words[..2] == ["lab", "run"] && run == name
+    let (kind, name) = evidence.split_once(": ")?;
+    let (is_reported, remedy) = match kind {
+        "lab" => {
+            let document = format!("/{name}.json.gz");
+            let is_kept = tree.ending(&document).any(|(path, _)| path.starts_with("results/"));
+            let is_reported = is_kept || reports(tree, CAMPAIGNS, ["lab", "run", name]);
+            let report = format!("report `linerate lab run {name}` in {CAMPAIGNS}");
+            (is_reported, format!("keep one (results/README.md), {report}"))
+        }
+        "guest" if is_table(tree, name) => {
+            let is_reported = reports(tree, QEMU, ["xtask", "qemu", name]);
+            (is_reported, format!("report `cargo xtask qemu {name}` in {QEMU}"))
+        }
+        _ => return None,
     };
-    (!is_kept && !words.windows(3).any(is_command)).then(|| {
-        format!(
-            "{number}: `{evidence}` has no run: keep one (results/README.md), report `linerate lab \
-             run {name}` in {CAMPAIGNS}, or mark the row {PENDING}"
-        )
+    let why = format!("{number}: `{evidence}` has no run: {remedy}, or mark the row {PENDING}");
+    (!is_reported).then_some(why)
+}
+
+/// Returns true if `page` has the words of a command, outside of its blocks of code, which say how
+/// to run it and report nothing.
+fn reports(tree: &Tree, page: &str, command: [&str; 3]) -> bool {
+    let prose = tree.text(page).unwrap_or_default().split("\n```").step_by(2);
+    let words: Vec<&str> = prose.flat_map(str::split_whitespace).collect();
+    words.windows(3).any(|words| {
+        let last = words[2].trim_end_matches(|c: char| !c.is_alphanumeric());
+        [words[0], words[1], last] == command
     })
 }
 
@@ -182,6 +205,11 @@ mod tests {
             ("tests/tests/netns.rs", "#[test]\nfn ping_crosses() {}\n"),
             ("instruments/lab/experiments/kept.toml", ""),
             ("xtask/src/qemu/scenarios.sh", "# A veth.\nscenario_veth() {\n}\n"),
+            ("xtask/src/qemu/init.sh", ""),
+            ("xtask/src/qemu/table.sh", ""),
+            ("xtask/src/qemu/shape.sh", ""),
+            ("xtask/src/qemu/batch.sh", ""),
+            (QEMU, "`cargo xtask\nqemu shape`: 12 ms\n```sh\ncargo xtask qemu batch\n```\n"),
             ("results/amd/kept.json.gz", ""),
             ("instruments/lab/experiments/told.toml", ""),
             ("instruments/lab/experiments/tol.toml", ""),
@@ -220,6 +248,10 @@ mod tests {
         assert_eq!(with("`guest: irqs`"), 1);
         assert_eq!(with("`guest: veth`"), 0);
         assert_eq!(with("`guest: vet`"), 1);
+        assert_eq!(with("`guest: batch` [pending]"), 0);
+        for no_table in NO_TABLES {
+            assert_eq!(with(&format!("`guest: {no_table}` [pending]")), 1, "{no_table}");
+        }
     }
 
     #[test]
@@ -231,5 +263,14 @@ mod tests {
         let said =
             ["SPECIFICATION.md:1: S0.1: `lab: tol` has no run: ", "`linerate lab run tol` in"];
         assert!(unrun.len() == 1 && said.iter().all(|part| unrun[0].contains(part)), "{unrun:?}");
+    }
+
+    #[test]
+    fn a_guest_s_table_proves_a_row_only_if_a_run_is_reported() {
+        let with = |end: &str| found(&all(PENDING).replacen(PENDING, end, 1));
+        assert_eq!(with("`guest: shape`, `guest: veth`"), [""; 0]);
+        let unrun = with("`guest: batch`, `guest: shape`");
+        let said = "`guest: batch` has no run: report `cargo xtask qemu batch` in docs/qemu.md, or";
+        assert!(unrun.len() == 1 && unrun[0].contains(said), "{unrun:?}");
     }
 }
