@@ -7,10 +7,10 @@ use linerate_tokio::AsyncPort;
 
 const ROUNDS: u32 = 200;
 const QUESTIONS: usize = 64;
-/// A UDP datagram from 10.7.0.1 port 1000 to 10.7.0.9 port 7777, without a UDP checksum; the
+/// A UDP datagram from 10.7.0.1 port 40000 to 10.7.0.9 port 7777, without a UDP checksum; the
 /// payload of four bytes follows.
 const QUESTION: &[u8; 42] = b"\x02\0\0\0\0\x09\x02\0\0\0\0\x01\x08\0\
-    \x45\0\0\x20\0\x01\0\0\x40\x11\x66\xb5\x0a\x07\0\x01\x0a\x07\0\x09\x03\xe8\x1e\x61\0\x0c\0\0";
+    \x45\0\0\x20\0\x01\0\0\x40\x11\x66\xb5\x0a\x07\0\x01\x0a\x07\0\x09\x9c\x40\x1e\x61\0\x0c\0\0";
 
 /// Returns a port for the server, and the other end of the ring for the client.
 pub fn pair() -> Result<(Port, Option<Port>)> {

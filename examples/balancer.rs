@@ -1,6 +1,10 @@
 //! Spreads one address over servers through tunnels: `balancer CLIENTS TUNNEL 10.7.0.100 MAC=10.9.0.1 ...`, until its
 //! input ends; `decap` is the other end. A client stays with its server. When a server is removed, hardly any other
 //! clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
+//!
+//! Packets in a tunnel are 20 bytes longer, and are not fragmented: the longest are lost if the MTU
+//! of the tunnel's path does not exceed the clients' by 20. For TCP it suffices that the servers'
+//! MTU is 20 bytes below that of the path, because clients then send shorter segments.
 
 mod args;
 mod until;
@@ -15,20 +19,24 @@ use linerate::wire::{Mac, Protocol};
 const ENTRIES: usize = 65_537;
 
 struct Balancer {
+    clients: PortId,
     address: Ipv4Addr,
     /// The server for each hash of a client's address.
     table: Vec<(Mac, Ipv4Addr)>,
 }
 
 impl Stage for Balancer {
-    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        if turn.port() != self.clients {
+            return; // answers of servers
+        }
         batch.retain(|skb| match skb.ipv4().map(|ip| (ip.src(), ip.dst())) {
             Ok((client, address)) if address == self.address => {
                 let (mac, server) = self.table[hash(client) % ENTRIES];
                 skb.eth_mut()?.set_dst(mac);
                 skb.push_ipv4(address, server, Protocol::IPIP) // inner checksums do not change
             }
-            _ => Ok(()), // ARP, and answers of servers
+            _ => Ok(()), // ARP, and other addresses
         });
     }
 }
@@ -66,6 +74,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let servers = servers.filter(|all| !all.is_empty()).ok_or("a server is MAC=ADDRESS")?;
     let engine = Engine::builder().port("clients", clients).port("tunnel", tunnel);
     let engine = engine.wire("clients", "tunnel");
-    let engine = engine.stage(move |_| Balancer { address, table: table(&servers) });
+    let engine = engine.stage(move |cx| Balancer {
+        clients: cx.port("clients"),
+        address,
+        table: table(&servers),
+    });
     until::input_ends(engine.build()?)
 }

@@ -1,5 +1,5 @@
-//! Answers DNS questions for A and AAAA with one address each, as tokio tasks, until its input ends:
-//! `dns xdp:eth0,udp=53`.
+//! Answers DNS questions for A and AAAA with one address each, for other types with no record, as
+//! tokio tasks, until its input ends: `dns xdp:eth0,udp=53`.
 
 mod args;
 mod serve;
@@ -48,28 +48,35 @@ fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let is_question = is_question && !skb.eth()?.dst().is_multicast();
     let (true, 53) = (is_question, udp.dst_port()) else { return Err(DropReason::UNWANTED) };
     let (end, kind) = question(udp.payload()).ok_or(DropReason::MALFORMED)?;
-    let data = [A, AAAA][usize::from(kind == 28)];
-    skb.set_udp_payload_len(end + RECORD + data.len())?;
+    let data = match kind {
+        [0, 1] => A,
+        [0, 28] => AAAA,
+        _ => &[], // no record: the name has none of this type
+    };
+    // A pointer to the question's name, the type, class IN, a TTL of 60 s, the length of the data.
+    let [high, low] = kind;
+    let record = [0xc0, HEADER as u8, high, low, 0, 1, 0, 0, 0, 60, 0, data.len() as u8];
+    let records = usize::from(!data.is_empty());
+    let data_at = end + records * RECORD;
+    skb.set_udp_payload_len(data_at + data.len())?;
     let mut udp = skb.udp_mut()?;
     let dns = udp.payload_mut();
     let flags = 0x84 | (dns[2] & 1); // answer, authoritative, recursion desired as asked
-    dns[2..HEADER].copy_from_slice(&[flags, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
-    // A pointer to the question's name, the type, class IN, a TTL of 60 s, the length of the data.
-    let record = [0xc0, HEADER as u8, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8];
-    dns[end..end + RECORD].copy_from_slice(&record);
-    dns[end + RECORD..].copy_from_slice(data);
+    dns[2..HEADER].copy_from_slice(&[flags, 0, 0, 1, 0, records as u8, 0, 0, 0, 0]);
+    dns[end..data_at].copy_from_slice(&record[..data_at - end]);
+    dns[data_at..].copy_from_slice(data);
     udp.swap_ends();
     udp.fill_checksum().then_some(()).ok_or(DropReason::UNSUPPORTED)
 }
 
-/// Returns the end of the first question, and the requested record type: A or AAAA.
-fn question(dns: &[u8]) -> Option<(usize, u8)> {
+/// Returns the end of the first question, which is of class IN, and the requested record type.
+fn question(dns: &[u8]) -> Option<(usize, [u8; 2])> {
     let mut at = HEADER;
     while let label @ 1..=63 = *dns.get(at)? {
         at += 1 + usize::from(label);
     }
     match dns.get(at..at + 5)? {
-        [0, 0, kind @ (1 | 28), 0, 1] => Some((at + 5, *kind)),
+        [0, high, low, 0, 1] => Some((at + 5, [*high, *low])),
         _ => None,
     }
 }

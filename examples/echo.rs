@@ -3,6 +3,10 @@
 //! It takes the datagrams to one UDP port from the interface: in the driver if that supports AF_XDP, else as copies.
 //! All other packets go to the kernel, which also reserves the UDP port. A port text may replace the interface, as
 //! `packet:eth0,udp=7777`.
+//!
+//! Datagrams from its own port and from ports below 1024 get no answer: they may be answers of
+//! another service, and two services would answer each other for ever. With a service at another
+//! port, such as an echo at 8888, this can still happen.
 
 mod args;
 
@@ -27,9 +31,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         port.rx(&mut batch);
         batch.retain(|skb| {
             let mut udp = skb.udp_mut()?; // other protocols are dropped and counted
-            // Two echoes would answer each other for ever, and an answer cannot come from a group's address.
-            let is_echo = udp.src_port() == udp_port;
-            if udp.dst_port() != udp_port || is_echo || udp.ends().dst().is_multicast() {
+            // Not to a service; and an answer cannot come from a group's address.
+            let is_service = udp.src_port() == udp_port || udp.src_port() < 1024;
+            if udp.dst_port() != udp_port || is_service || udp.ends().dst().is_multicast() {
                 return Err(DropReason::UNWANTED);
             }
             udp.swap_ends(); // the checksum stays valid

@@ -56,8 +56,9 @@ fn main() -> Result<()> {
 /// Turns a datagram to port 7777 into its answer.
 fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let mut udp = skb.udp_mut()?;
-    // Not from another echo, and not to a group: see echo.rs.
-    let is_ours = udp.dst_port() == 7777 && udp.src_port() != 7777;
-    let is_asked = is_ours && !udp.ends().dst().is_multicast();
+    // Not from a service, such as another echo, and not to a group: see echo.rs.
+    let is_service = udp.src_port() == 7777 || udp.src_port() < 1024;
+    let is_ours = udp.dst_port() == 7777 && !udp.ends().dst().is_multicast();
+    let is_asked = is_ours && !is_service;
     is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
 }

@@ -4,6 +4,9 @@
 //! By default a stage on an engine's thread does this; the thread sleeps when there is no packet, and lets packets
 //! gather at high rates. With `spin` a loop of the program does it and never sleeps; with `sink` the loop sends
 //! nothing back.
+//!
+//! It returns every packet, broadcasts and those to the host too: use it only on an interface that
+//! nothing else uses.
 
 mod args;
 

@@ -5,13 +5,18 @@ use linerate::prelude::*;
 fn main() -> linerate::Result<()> {
     let mut port = Port::first_of(["xdp:eth0,udp=7777", "packet:eth0,udp=7777"])?;
     println!("{}", port.obtained());
-    // eth0 AF_XDP native copy, diverts udp=7777, queues 0-3 (zero-copy: the driver has none)
+    // eth0 AF_XDP native copy, diverts udp=7777, queue 0 (zero-copy: the driver has none)
 
     let mut batch = Batch::with_capacity(64);
     // Idle costs nothing; an interface that was deleted is an error.
     while port.wait(None)? {
         port.rx(&mut batch); // refills and reaps by itself
-        batch.retain(|skb| skb.udp_mut().map(|mut udp| udp.swap_ends())); // Err(reason) drops, counts
+        batch.retain(|skb| {
+            let mut udp = skb.udp_mut()?; // Err(reason) drops, counts
+            // Two echoes would answer each other for ever, and a group's address sends no answers.
+            let is_asked = udp.src_port() != 7777 && !udp.ends().dst().is_multicast();
+            is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
+        });
         port.xmit(&mut batch); // takes a prefix; the rest stays
         batch.discard(DropReason::TX_FULL); // this program's policy
     }

@@ -1,5 +1,6 @@
 //! A web server with smoltcp's TCP in this process, until its input ends: `smoltcp
 //! packet:eth0,retire=0 192.0.2.9/24`. `GET /N` returns N bytes, any other request a line.
+//! A client that reads none of its reply keeps one of eight sockets.
 
 mod args;
 
@@ -17,15 +18,23 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 const CONNECTIONS: usize = 8;
 const BUFFER_BYTES: usize = 1 << 20;
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
+/// Longest first line of a request; with a longer one a client is given up.
+const REQUEST_BYTES: usize = 4096;
 const LINE: &[u8] = b"smoltcp over linerate\n";
 /// Interval of checks for the end of the input.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time after which a client that sends nothing, not even an acknowledgement, is given up.
+/// Time after which a client is given up that has sent no request since it connected, or for this
+/// long nothing at all, not even an acknowledgement.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// Error for a port with several queues: the stack would miss the packets of all but one.
+const ONE_QUEUE: &str = "the port has several queues, and a stack serves one: \
+    add queues=0,rss=even to an xdp port, on a veth only queues=0";
 static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
 
 struct Connection {
     handle: SocketHandle,
+    /// Time at which the client connected.
+    since: Instant,
     reply: Option<Reply>,
 }
 
@@ -47,7 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().frames(8192).jumbo(128, 65_536).build()?;
     let port = Port::open_with(text, &pool)?;
     eprintln!("{}", port.obtained());
-    let mut device = Device::new(port.into_queues().remove(0))?;
+    let mut queues = port.into_queues();
+    let queue = queues.pop().filter(|_| queues.is_empty());
+    let mut device = Device::new(queue.ok_or(ONE_QUEUE)?)?;
     let mut interface = Interface::new(Config::new(MAC.into()), &mut device, Instant::now());
     interface.update_ip_addrs(|addresses| _ = addresses.push(address));
     let mut sockets = SocketSet::new(vec![]);
@@ -56,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut socket = tcp::Socket::new(buffer(), buffer());
         socket.set_timeout(Some(PATIENCE));
         socket.set_keep_alive(Some(PATIENCE / 2));
-        Connection { handle: sockets.add(socket), reply: None }
+        Connection { handle: sockets.add(socket), since: Instant::now(), reply: None }
     };
     let mut connections: Vec<Connection> = (0..CONNECTIONS).map(connection).collect();
     std::thread::spawn(|| {
@@ -82,17 +93,27 @@ fn serve(socket: &mut tcp::Socket<'_>, connection: &mut Connection) -> Result<()
         connection.reply = None;
         socket.listen(80)?;
     }
-    if socket.can_recv() {
-        let request = socket.recv(|bytes| (bytes.len(), String::from_utf8_lossy(bytes).into()))?;
-        connection.reply.get_or_insert_with(|| Reply::to(request));
+    if !socket.is_active() {
+        connection.since = Instant::now(); // nobody has connected yet
+    }
+    if connection.reply.is_none() && socket.can_recv() {
+        // Until the first line is complete, it stays in the socket.
+        let request = String::from_utf8_lossy(socket.peek(REQUEST_BYTES)?);
+        connection.reply = request.split_once('\n').map(|(line, _)| Reply::to(line));
     }
     let Some(reply) = &mut connection.reply else {
         // A client that has left without a request.
         if socket.state() == tcp::State::CloseWait {
             socket.close();
         }
+        if Instant::now() - connection.since > PATIENCE {
+            socket.abort();
+        }
         return Ok(());
     };
+    if socket.can_recv() {
+        socket.recv(|bytes| (bytes.len(), ()))?; // the rest of the request does not matter
+    }
     while reply.left() > 0 && socket.can_send() {
         reply.sent += socket.send(|room| {
             let n = reply.fill(room);
@@ -106,8 +127,8 @@ fn serve(socket: &mut tcp::Socket<'_>, connection: &mut Connection) -> Result<()
 }
 
 impl Reply {
-    fn to(request: String) -> Reply {
-        let path = request.split(' ').nth(1).unwrap_or_default();
+    fn to(line: &str) -> Reply {
+        let path = line.split_whitespace().nth(1).unwrap_or_default();
         let body_bytes = path.trim_start_matches('/').parse().unwrap_or(LINE.len()).min(1 << 30);
         let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {body_bytes}\r\n\r\n");
         Reply { head: head.into_bytes(), body_bytes, sent: 0 }

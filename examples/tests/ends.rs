@@ -46,7 +46,7 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
         ("responder", RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"]),
         ("nat", NAT, &["packet:w0", "packet:e0", "10.7.0.254"]),
         ("balancer", BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER]),
-        ("decap", DECAP, &["packet:w0", "packet:e0"]),
+        ("decap", DECAP, &["packet:w0", "packet:e0", "10.9.0.1"]),
         ("dns", DNS, &["packet:w0"]),
         ("smoltcp", SMOLTCP, &["packet:w0", "10.7.0.9/24"]),
         ("splitter", SPLITTER, &["packet:w0", &parts[0], &parts[1]]),

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use linerate_tests::capture::Folder;
-use linerate_tests::command::linerate;
+use linerate_tests::command::{copy_into, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
 use linerate_tests::{installed, or_skip};
@@ -118,8 +118,7 @@ fn capabilities_do_instead_of_root_as_printed() {
     }
     or_skip!(Netns::new());
     let folder = Folder::new();
-    let copy = folder.path("linerate");
-    fs::copy(linerate(), &copy).unwrap();
+    let copy = copy_into(&folder);
     fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).unwrap();
     let (script, printed) = script(CAPABILITIES);
     assert_eq!(printed, 4, "blocks on the page");

@@ -1,6 +1,7 @@
 //! Programs of `examples/` use almost no CPU when idle, as do the APIs that they use.
 //!
-//! `gen` is not among them: it never rests. `stage_test` is a test, and `copying_driver` ends by itself.
+//! `gen` is not among them: it never rests. `stage_test` is a test, and `compat` ends by itself. `own_driver` is the
+//! `linerate` command, which tests/tests/idle.rs measures.
 
 use std::process::Command;
 
@@ -8,9 +9,9 @@ use linerate::Port;
 use linerate_tests::capture::Folder;
 use linerate_tests::idle::assert_idle;
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
+use linerate_tests::{available, or_skip};
 
 const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
@@ -51,15 +52,15 @@ fn every_example_sleeps_without_traffic() {
         ("responder", start(middle, RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"])),
         ("nat", start(middle, NAT, &["packet:w0", "packet:e0", "10.7.0.254"])),
         ("balancer", start(middle, BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER])),
-        ("decap", start(middle, DECAP, &["packet:w0", "packet:e0"])),
+        ("decap", start(middle, DECAP, &["packet:w0", "packet:e0", "10.9.0.1"])),
         ("dns", start(middle, DNS, &["packet:w0"])),
         ("smoltcp", start(middle, SMOLTCP, &["packet:w0", "10.7.0.9/24"])),
         ("splitter", start(middle, SPLITTER, &["packet:w0", &parts[0], &parts[1]])),
     ];
     // Two AF_XDP sockets cannot share a queue, so each program has its own hosts.
     let other = or_skip!(Hosts::new());
-    match other.middle.run(|| Port::open("xdp:w0").map(drop)) {
-        Err(e) => eprintln!("skipped in part: {e}"),
+    match available(other.middle.run(|| Port::open("xdp:w0").map(drop))) {
+        Err(why) => eprintln!("skipped in part: {why}"),
         Ok(()) => {
             programs.push(("echo xdp", start(&other.middle, ECHO, &["7777", "xdp:w0"])));
             programs.push(("macswap xdp", start(&other.middle, MACSWAP, &["xdp:e0"])));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::traffic::{curl, ping, serve_http};
-use linerate_tests::wait::{SOON, until_true};
-use linerate_tests::{installed, or_skip, scenario};
+use linerate_tests::wait::{SOON, until, until_true};
+use linerate_tests::{available, installed, or_skip, scenario};
 
 const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
@@ -47,6 +48,7 @@ fn dig_is_answered_over_tap() {
 
 fn asked_by_dig(text: &str) {
     or_skip!(installed("dig"));
+    or_skip!(installed("ethtool"));
     let hosts = or_skip!(Hosts::new());
     // Otherwise a veth accepts any checksum, as one that is still to be completed.
     without_checksums(&hosts.middle, "w0");
@@ -57,7 +59,7 @@ fn asked_by_dig(text: &str) {
         asker.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev {name}"));
     }
     for server in [NO_HOST.to_string(), NO_HOST_V6.to_string()] {
-        for (kind, address) in [("A", "192.0.2.53\n"), ("AAAA", "2001:db8::53\n")] {
+        for (kind, address) in [("A", "192.0.2.53\n"), ("AAAA", "2001:db8::53\n"), ("TXT", "")] {
             let mut dig = Command::new("dig");
             dig.args([&format!("@{server}"), "+short", "+time=5", "+tries=1", "a.example", kind]);
             let done = asker.start(dig).finish(LONG);
@@ -94,6 +96,45 @@ fn asked_by_curl(text: &str) {
         assert_eq!(done.stdout.len(), bytes);
     }
     assert_whole(server);
+}
+
+#[test]
+fn smoltcp_waits_for_a_request_that_comes_in_pieces_but_not_for_ever() {
+    let hosts = or_skip!(Hosts::new());
+    let (text, address) = ("packet:w0", format!("{NO_HOST}/24"));
+    let server = or_skip!(start(&hosts.middle, SMOLTCP, &[text, &address], &[text]));
+    let connect = || hosts.west.run(|| TcpStream::connect((NO_HOST, 80)));
+
+    let mut client = connect().unwrap();
+    client.set_nodelay(true).unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    client.write_all(b"GET /4").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    client.write_all(b"4 HTTP/1.0\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    assert!(reply.ends_with(&"smoltcp over linerate\n".repeat(2)), "{reply}");
+    drop(client);
+
+    // Clients that send no request keep the eight sockets for ten seconds.
+    let silent = [(); 8].map(|()| until("a socket", SOON, || connect().ok()));
+    until_true("a free socket", LONG * 2, || connect().is_ok());
+    drop(silent);
+    assert_whole(server);
+}
+
+#[test]
+fn smoltcp_refuses_a_port_with_two_queues() {
+    let hosts = or_skip!(Hosts::with_queues(2));
+    or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
+    let address = format!("{NO_HOST}/24");
+    let mut command = Command::new(SMOLTCP);
+    command.args(["xdp:w0,all", &address]);
+    let refused = hosts.middle.start(command).finish(LONG);
+    assert_eq!(refused.code(), 1, "{refused:?}");
+    assert!(refused.stderr.contains("queues=0,rss=even"), "{refused:?}");
+    let text = "xdp:w0,all,queues=0";
+    assert_whole(or_skip!(start(&hosts.middle, SMOLTCP, &[text, &address], &[text])));
 }
 
 #[test]
@@ -161,7 +202,7 @@ fn hidden(inside: &str, outside: &str) {
     let hosts = or_skip!(Hosts::new());
     let args = [inside, outside, "10.7.0.254"];
     let nat = or_skip!(start(&hosts.middle, NAT, &args, &[inside, outside]));
-    serve_http(&hosts.east, EAST, "east", 1);
+    let _server = serve_http(&hosts.east, EAST, "east");
     let line = or_skip!(curl(&hosts.west, WEST, EAST));
     assert!(line.starts_with("east serves 10.7.0.254:"), "{line}");
     or_skip!(scenario::tcp(&hosts.west, &hosts.east, EAST, "1"));
@@ -218,13 +259,14 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
     let servers = ["02:00:00:00:01:01=10.9.0.1", "02:00:00:00:01:02=10.9.0.2"];
     let args = [&near[..], &[ADDRESS], &servers].concat();
     let balancer = or_skip!(start(&hosts.middle, BALANCER, &args, &near));
-    let decap = or_skip!(start(&tunnel, DECAP, &far, &far));
+    let args = [&far[..], &["10.9.0.1", "10.9.0.2"]].concat();
+    let decap = or_skip!(start(&tunnel, DECAP, &args, &far));
 
     let mut served = BTreeMap::new();
-    for (netns, name) in [(&hosts.east, "east"), (&second, "second")] {
+    let _servers = [(&hosts.east, "east"), (&second, "second")].map(|(netns, name)| {
         netns.ip(&format!("addr add {ADDRESS}/32 dev lo"));
-        serve_http(netns, address, name, 8);
-    }
+        serve_http(netns, address, name)
+    });
     for last in 20..28 {
         let client = Ipv4Addr::new(10, 7, 0, last);
         hosts.west.ip(&format!("addr add {client}/24 dev eth0"));
@@ -241,6 +283,42 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
     or_skip!(scenario::datagrams(&hosts.west, &hosts.east, address, "1"));
     assert_whole(balancer);
     assert_whole(decap);
+}
+
+#[test]
+fn tunnels_start_and_end_at_their_own_port_and_address_only() {
+    let folder = Folder::new();
+    let packets = [[10, 9, 0, 1], [10, 9, 0, 2]].map(in_tunnel);
+    let capture = packets.iter().fold(Pcap::new(), |pcap, packet| pcap.record(1, packet));
+    let read = format!("pcap:{}", folder.file("in.pcap", &capture.0));
+    let written = folder.path("out.pcapng");
+    let write = format!("pcap:{written},write");
+    let (read, write, end) = (read.as_str(), write.as_str(), "10.9.0.1");
+    for (program, args, first) in [
+        (DECAP, &[read, write, end][..], &datagram(0)),
+        (DECAP, &[write, read, end], &packets[0]),
+        (BALANCER, &[write, read, end, "02:00:00:00:01:01=10.9.9.9"], &packets[0]),
+    ] {
+        let mut command = Command::new(program);
+        command.args(args);
+        let mut process = Process::start(command, |mut command| command.spawn());
+        until_true("the end of the capture", LONG, || !process.runs());
+        assert_whole(process);
+        let frames = pcap::read_all(&written).unwrap();
+        let found: Vec<&[u8]> = frames.iter().map(|frame| &frame.bytes[..]).collect();
+        assert_eq!(found, [&first[..], &packets[1][..]], "{program} {args:?}");
+    }
+}
+
+/// Returns [`datagram`] 0 in a tunnel to the address `end`.
+fn in_tunnel(end: [u8; 4]) -> Vec<u8> {
+    let inside = datagram(0);
+    let (ethernet, inside) = inside.split_at(14);
+    let mut frame = ethernet.to_vec();
+    frame.extend([0x45, 0, 0, 52, 0, 0, 0, 0, 64, 4, 0, 0, 10, 7, 0, 100]);
+    frame.extend(end);
+    frame.extend(inside);
+    frame
 }
 
 #[test]
@@ -301,7 +379,7 @@ fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
 /// Starts a program and waits until its ports are open; returns the reason to skip if a port cannot be opened.
 fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<Process, String> {
     for text in ports {
-        netns.run(|| Port::open(text).map(drop)).map_err(|e| e.to_string())?;
+        available(netns.run(|| Port::open(text).map(drop)))?;
     }
     let mut command = Command::new(program);
     command.args(args);
@@ -317,7 +395,8 @@ fn turn_ipv6_on(netns: &Netns, name: &str) -> Result<(), String> {
     netns.try_ip(&format!("addr add fd00::1/64 nodad dev {name}")).map(drop)
 }
 
-/// Turns off the checksum offload of the interface, so that it sends no partial checksums.
+/// Turns off the checksum offload of the interface by `ethtool`, so that it sends no partial
+/// checksums.
 fn without_checksums(netns: &Netns, name: &str) {
     let mut ethtool = Command::new("ethtool");
     ethtool.args(["-K", name, "tx", "off"]);

@@ -1,6 +1,7 @@
 //! Runs every example to its end, and checks that its ledger balances with nothing in flight.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
@@ -9,10 +10,10 @@ use std::time::Duration;
 use linerate::{Batch, Health, Port, Queue, Want, pcap};
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
-use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::Session;
 use linerate_tests::wait::{SOON, until, until_true};
-use linerate_tests::{or_skip, traffic};
+use linerate_tests::{available, or_skip, traffic};
 
 /// An address that no host has: only the example answers for it.
 const ECHO: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
@@ -30,6 +31,7 @@ const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
 const OWN_DRIVER_BIN: &str = env!("CARGO_BIN_EXE_own_driver");
 const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
+const README_BIN: &str = env!("CARGO_BIN_EXE_readme");
 const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
 
 #[test]
@@ -236,6 +238,35 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
 }
 
+/// Checks that datagrams from the ports of services get no answer: another echo, for one, would
+/// answer it, and so on for ever.
+#[test]
+fn echoes_do_not_answer_services() {
+    let text = "packet:eth0,udp=7777";
+    for (program, args, services) in [
+        (ECHO_BIN, &["7777", text][..], &[UDP_PORT, 7][..]),
+        (ECHO_MIO_BIN, &[text], &[UDP_PORT, 7]),
+        (ECHO_TOKIO_BIN, &[text, "120s"], &[UDP_PORT, 7]),
+        (README_BIN, &[], &[UDP_PORT]),
+    ] {
+        let hosts = or_skip!(Hosts::new());
+        let address = Ipv4Addr::new(10, 7, 0, 5);
+        hosts.middle.ip(&format!("addr add {address}/24 dev w0"));
+        let echo = hosts.west.start(command(program, args));
+        until_true("the port", SOON, || (echo.stdout() + &echo.stderr()).ends_with('\n'));
+        for port in services {
+            let service = hosts.middle.run(|| UdpSocket::bind((address, *port))).unwrap();
+            service.connect((WEST, UDP_PORT)).unwrap();
+            service.send(b"an answer").unwrap();
+            // Answers keep their order, so the service would have received one before this client.
+            assert_answered(&hosts.middle, WEST, 1);
+            service.set_nonblocking(true).unwrap();
+            let none = service.recv(&mut [0; 64]).expect_err("no answer");
+            assert_eq!(none.kind(), ErrorKind::WouldBlock, "{program}, port {port}");
+        }
+    }
+}
+
 /// Runs both echo programs on an interface while a user has an open session.
 #[test]
 fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
@@ -248,7 +279,7 @@ fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
         hosts.middle.ip(&format!("addr add {address}/24 dev w0"));
         let mut session = Session::open(&hosts.west, &hosts.middle, address);
         let tried = hosts.middle.run(|| Port::open("xdp:w0,write").map(drop));
-        or_skip!(tried.map_err(|e| e.to_string()));
+        or_skip!(available(tried));
         let echo = hosts.middle.start(command(program, &args));
         until_true("the port", SOON, || echo.stderr().ends_with('\n'));
         assert!(echo.stderr().contains("AF_XDP"), "{}", echo.stderr());
