@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -146,16 +147,29 @@ impl Source {
     }
 }
 
-/// Serves `requests` HTTP requests at `address`, port 80; each answer is a megabyte of one repeated
-/// line with the server's name `name` and the client's address.
+/// A server that accepts connections until this value is dropped.
+#[derive(Debug)]
+#[must_use = "it stops when this value is dropped"]
+pub struct HttpServer(TcpListener);
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        // This also ends an accept(2) that waits on the other descriptor of the socket.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// Serves HTTP requests at `address`, port 80; each answer is a megabyte of one repeated line with
+/// the server's name `name` and the client's address.
 ///
 /// # Panics
 /// If the port cannot be bound.
-pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize) {
+pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str) -> HttpServer {
     let listener = netns.run(|| TcpListener::bind((address, 80))).expect("a free port");
+    let server = HttpServer(listener.try_clone().expect("there is a descriptor left"));
     let name = name.to_owned();
     std::thread::spawn(move || {
-        for mut stream in listener.incoming().take(requests).flatten() {
+        for mut stream in listener.incoming().map_while(Result::ok) {
             let line = format!("{name} serves {}\n", stream.peer_addr().expect("it is connected"));
             let body = line.repeat(1_000_000 / line.len());
             let _ = stream.read(&mut [0; 4096]);
@@ -163,6 +177,7 @@ pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize)
             let _ = stream.write_all(body.as_bytes());
         }
     });
+    server
 }
 
 /// Requests a page from `to` by `curl` with the source address `source`; returns the line that

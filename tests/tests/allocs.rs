@@ -110,6 +110,15 @@ fn work(mut worker: Worker, phase: &AtomicU8) -> u64 {
     calls() - before
 }
 
+/// Ends the workers' phases when it is dropped, also if the test panics: the scope joins them.
+struct AtEnd<'a>(&'a AtomicU8);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(OVER, Ordering::Release);
+    }
+}
+
 /// Runs an engine's workers, and returns the number of allocations of each during the window;
 /// `passed` returns the number of packets that have passed the whole path.
 fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
@@ -119,12 +128,13 @@ fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
         let phase = &phase;
         let threads: Vec<_> =
             workers.drain(..).map(|worker| scope.spawn(move || work(worker, phase))).collect();
+        let at_end = AtEnd(phase);
         let start = passed(&stats);
         until_true("the warm-up", LONG, || passed(&stats) - start >= WARM_UP);
         phase.store(COUNTING_NOW, Ordering::Release);
         let start = passed(&stats);
         until_true("the window", LONG, || passed(&stats) - start >= WINDOW);
-        phase.store(OVER, Ordering::Release);
+        drop(at_end);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -219,6 +229,28 @@ fn no_frame_is_added_if_the_longest_packet_fits() {
     let before = stats.pool().stats().memory_bytes();
     assert_eq!(allocations(engine, sent_by(1)), [0]);
     assert_eq!(stats.pool().stats().memory_bytes(), before);
+}
+
+#[test]
+fn frames_that_fit_hold_an_adapters_longest_packet_and_none_is_added() {
+    let hosts = or_skip!(Hosts::new());
+    hosts.west.ip("link set eth0 mtu 9000");
+    hosts.middle.ip("link set w0 mtu 9000");
+    // Without offload headers, the longest packet is the adapter's, and no superframe.
+    let engine = hosts.middle.run(|| {
+        let builder = Engine::builder().fit_packets(true).port("w", "packet:w0,vnet=off");
+        builder.port("sink", "sink:,blind").wire("w", "sink").build().unwrap()
+    });
+    let stats = engine.stats();
+    assert_eq!(stats.pool().frame_size(), 16_384);
+    let before = stats.pool().stats().memory_bytes();
+    let mut generate = Command::new(linerate());
+    let port = "packet:eth0,vnet=off";
+    generate.args(["forward", "gen:,size=9000", port, "--fit", "--for", "60s"]);
+    let generating = hosts.west.start(generate);
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+    assert_eq!(stats.pool().stats().memory_bytes(), before);
+    drop(generating);
 }
 
 #[test]

@@ -60,7 +60,9 @@ fn a_capture_of_superframes_is_replayed_byte_for_byte() {
         capturing.stderr().contains("listening on")
     });
     transfer(&hosts.west, &hosts.east, EAST, 5_000_000);
-    let _ = scenario::pings(&hosts);
+    if let Err(why) = scenario::pings(&hosts) {
+        eprintln!("skipped in part: {why}");
+    }
     let _ = forward.interrupt();
     capturing.signal(Signal::INT);
     let captured = capturing.finish(SOON);

@@ -288,10 +288,10 @@ fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     // millisecond.
     let text = "xdp:w0,toll=0ns/50us,moderation=adaptive:cpu=20%";
     hosts.west.ip("addr flush dev eth0");
-    let receiver = hosts.middle.run(|| {
+    let receiver = or_skip!(hosts.middle.run(|| {
         let builder = Engine::builder().port("in", text).port("sink", "sink:").wire("in", "sink");
-        builder.build().unwrap().start().unwrap()
-    });
+        available(builder.build()).map(|engine| engine.start().unwrap())
+    }));
     let sender = hosts.west.run(|| {
         let builder =
             Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");

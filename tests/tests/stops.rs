@@ -8,10 +8,11 @@ use linerate_tests::wait::until_true;
 
 /// Engines started and stopped.
 const ENGINES: u32 = 3000;
-/// Longest time for the test; with a lost stop it would never end.
+/// Longest time for the test.
 const LONG: Duration = Duration::from_secs(60);
-/// Time that a stop may drain; there is next to nothing to drain.
-const DRAIN: Duration = Duration::from_millis(500);
+/// Time that a stop may drain. There is nothing to drain: only a stop that a worker slept through
+/// takes it all, and then the test lasts longer than [`LONG`].
+const DRAIN: Duration = Duration::from_secs(120);
 
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 
@@ -19,11 +20,13 @@ static STOPPED: AtomicU32 = AtomicU32::new(0);
 fn engine_stops_at_any_moment() {
     let thread = std::thread::spawn(|| {
         for i in 0..ENGINES {
-            let builder = Engine::builder().hot_list_len(64).port("a", "gen:,rate=100kpps");
-            let engine = builder.port("b", "sink:").wire("a", "b").build().unwrap();
+            // No timer and no packet wakes a worker: without the stop it sleeps for ever.
+            let builder = Engine::builder().hot_list_len(64).port("a", "ring:r,len=64");
+            let builder = builder.port("b", "sink:").port("c", "ring:r,len=64").port("d", "sink:");
+            let engine = builder.wire("a", "b").wire("c", "d").build().unwrap();
             let running = engine.start().unwrap();
-            // Stop after a different time in each round, up to the time of some packets.
-            (0..i * 37 % 20_000).for_each(|_| std::hint::spin_loop());
+            // Stop after a different time in each round, up to some time after the first sleep.
+            (0..i * 37 % 2_000).for_each(|_| std::hint::spin_loop());
             let stopped = running.stop(DRAIN);
             assert!(stopped.ledger.balanced() && stopped.ledger.in_flight == 0, "{stopped}");
             STOPPED.store(i + 1, Ordering::Relaxed);

@@ -8,12 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use linerate_port::Port;
 use linerate_sys::netif::{Interface, NapiHold};
+use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Refusal, linerate};
-use linerate_tests::or_skip;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until, until_true};
+use linerate_tests::{available, or_skip};
 use rustix::process::{Signal, Uid, geteuid};
 use serde_json::{Value, json};
 
@@ -24,22 +26,30 @@ const NOBODY: u32 = 65_534;
 struct Run {
     path: PathBuf,
     process: Process,
+    /// The folder of the socket, unless the test has it.
+    _folder: Option<Folder>,
 }
 
 impl Run {
-    /// Starts `linerate WORDS --control PATH`, and waits until its control socket accepts a connection.
-    fn start(name: &str, words: &str, start: impl FnOnce(Command) -> Process) -> Run {
-        let path = path(name);
+    /// Starts `linerate WORDS --control PATH` with a path in a folder of its own, and waits until its control socket
+    /// accepts a connection.
+    fn start(words: &str, start: impl FnOnce(Command) -> Process) -> Run {
+        let folder = Folder::new();
+        let run = Run::start_at(folder.path("x.sock").into(), words, start);
+        Run { _folder: Some(folder), ..run }
+    }
+
+    fn start_at(path: PathBuf, words: &str, start: impl FnOnce(Command) -> Process) -> Run {
         let mut command = Command::new(linerate());
         command.args(words.split(' ')).args(["--json", "--for", "120s", "--control"]).arg(&path);
-        let run = Run { path, process: start(command) };
+        let run = Run { path, process: start(command), _folder: None };
         until_true("the run's socket", SOON, || UnixStream::connect(&run.path).is_ok());
         run
     }
 
     /// Starts `gen → ring → sink`, whose sink verifies every packet.
-    fn verified(name: &str) -> Run {
-        Run::start(name, "gen ring:r0 --size imix --flows 16", Forward::here)
+    fn verified() -> Run {
+        Run::start("gen ring:r0 --size imix --flows 16", Forward::here)
     }
 
     fn ask(&self, request: Value) -> Value {
@@ -94,10 +104,6 @@ impl Run {
     }
 }
 
-fn path(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("linerate-tune-{}-{name}.sock", std::process::id()))
-}
-
 /// Sends a request as a line, as any program can; returns the answer's line, parsed.
 fn ask(path: &Path, mut request: Value) -> Value {
     request["schema"] = "linerate-tune/1".into();
@@ -140,7 +146,7 @@ fn grown(before: &Value, after: &Value) -> BTreeMap<u64, u64> {
 
 #[test]
 fn cap_of_one_makes_each_packet_a_call_of_its_own_under_load_and_nothing_is_lost() {
-    let run = Run::verified("cap");
+    let run = Run::verified();
     run.set("r0", "tx_batch", "64");
     let before = run.fresh("r0");
     until_true("calls of 64 packets", SOON, || {
@@ -164,7 +170,7 @@ fn cap_of_one_makes_each_packet_a_call_of_its_own_under_load_and_nothing_is_lost
 
 #[test]
 fn thousand_changes_over_the_socket_under_verified_load_lose_double_and_reorder_nothing() {
-    let run = Run::verified("toggles");
+    let run = Run::verified();
     let caps = ["1", "64", "2", "auto", "1024"].into_iter().cycle();
     for (i, cap) in caps.take(1000).enumerate() {
         let port = ["r0", "sink"][i % 2];
@@ -181,7 +187,7 @@ fn thousand_changes_over_the_socket_under_verified_load_lose_double_and_reorder_
 fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
     let hosts = or_skip!(Hosts::new());
     let start = |command| hosts.middle.start(command);
-    let run = Run::start("veth", "forward gen:,burst=64,rate=20kpps packet:e0,tx_batch=64", start);
+    let run = Run::start("forward gen:,burst=64,rate=20kpps packet:e0,tx_batch=64", start);
     // Each call that sent packets rang one doorbell: if the counts differ, the reading mixes two reports.
     let reading = |words: &str| {
         until(words, SOON, || {
@@ -216,7 +222,8 @@ fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
 fn hold_of_an_interface_is_set_by_the_command_and_ends_with_the_run() {
     let hosts = or_skip!(Hosts::new());
     let start = |command| hosts.middle.start(command);
-    let run = Run::start("hold", "forward xdp:w0 xdp:e0", start);
+    or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
+    let run = Run::start("forward xdp:w0 xdp:e0", start);
     let now = || {
         let hold = hosts.middle.run(|| NapiHold::now(&Interface::open("w0").unwrap()).unwrap());
         hold.time().map(|time| time.as_micros())
@@ -243,7 +250,7 @@ fn hold_of_an_interface_is_set_by_the_command_and_ends_with_the_run() {
 
 #[test]
 fn hundred_silent_clients_block_neither_an_honest_one_nor_the_end_of_the_run() {
-    let run = Run::start("silent", "forward null: null:", Forward::here);
+    let run = Run::start("forward null: null:", Forward::here);
     let connect = |_| {
         let mut stream = UnixStream::connect(&run.path).unwrap();
         stream.write_all(b"{\"schema\"").unwrap();
@@ -259,7 +266,7 @@ fn hundred_silent_clients_block_neither_an_honest_one_nor_the_end_of_the_run() {
 
 #[test]
 fn client_of_another_user_is_refused() {
-    let run = Run::start("user", "forward null: null:", Forward::here);
+    let run = Run::start("forward null: null:", Forward::here);
     let mode = fs::metadata(&run.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     if !geteuid().is_root() {
@@ -289,8 +296,10 @@ fn client_of_another_user_is_refused() {
 
 #[test]
 fn socket_of_a_killed_run_is_replaced_and_that_of_a_living_one_is_not() {
-    let run = Run::start("killed", "forward null: null:", Forward::here);
-    let path = run.path.clone();
+    let folder = Folder::new();
+    let path = PathBuf::from(folder.path("x.sock"));
+    let start = || Run::start_at(path.clone(), "forward null: null:", Forward::here);
+    let run = start();
     let again = ["null:", "null:", "--control", path.to_str().unwrap()];
     let refusal = Refusal::of(&again, 1, "E-BUSY");
     assert!(refusal.why.contains("another process listens there"), "{refusal:?}");
@@ -299,13 +308,12 @@ fn socket_of_a_killed_run_is_replaced_and_that_of_a_living_one_is_not() {
     assert!(path.exists());
     let left = Refusal::expect(|json| asked(&path, json), 1, "E-FILE");
     assert!(left.why.contains("no process listens on it"), "{left:?}");
-    Run::start("killed", "forward null: null:", Forward::here).end();
+    start().end();
     let none = Refusal::expect(|json| asked(&path, json), 1, "E-FILE");
     assert!(none.why.contains("no such file") && none.fix.contains("--control"), "{none:?}");
     fs::write(&path, "a file").unwrap();
     let refusal = Refusal::of(&again, 1, "E-BUSY");
     assert!(refusal.why.contains("not a socket"), "{refusal:?}");
-    fs::remove_file(&path).unwrap();
 }
 
 fn asked(path: &Path, json: bool) -> Process {
@@ -314,7 +322,7 @@ fn asked(path: &Path, json: bool) -> Process {
 
 #[test]
 fn refusals_of_a_run_have_the_exit_statuses_of_the_command() {
-    let run = Run::start("exit", "forward null: null:", Forward::here);
+    let run = Run::start("forward null: null:", Forward::here);
     for (words, exit, code) in [
         ("-K null tx-bach 1", 2, "E-USAGE"),
         ("-K null tx-batch 0", 2, "E-PORT-SYNTAX"),

@@ -61,6 +61,8 @@ struct Sender {
     bursts: u64,
     random: u64,
     until: Instant,
+    /// Latest time of a step: a sender that gets no frames any more never finishes.
+    deadline: Instant,
     finished: bool,
     arrived: Arc<AtomicU64>,
 }
@@ -74,6 +76,7 @@ impl Sender {
             bursts: 0,
             random: 0x2545_f491_4f6c_dd1d,
             until: Instant::now() + TIME,
+            deadline: Instant::now() + TIME + 3 * LOST,
             finished: false,
             arrived: arrived.clone(),
         }
@@ -131,6 +134,7 @@ impl Side for Sender {
                 assert!(self.bursts > BURSTS_MIN, "{} bursts in {TIME:?}", self.bursts);
                 return Next::Done;
             }
+            assert!(Instant::now() < self.deadline, "no frames to finish with");
             self.pause();
             self.hold_back();
             self.fill(queue);

@@ -148,8 +148,8 @@ pub struct Run {
     /// no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each queue number has one
-    /// worker, which serves that queue of every port
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each wire has one
+    /// worker; with more CPUs than wires, queue i of both ends belongs to one worker
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
     /// Search for better CPUs during the run, which takes seconds. The search measures the CPU time of a packet in

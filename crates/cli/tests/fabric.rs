@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use command::{Ended, command, run};
+use command::{Ended, command, finish, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -197,21 +197,16 @@ fn kill_one(run: u32) -> bool {
 fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
     let dir = std::env::temp_dir().join(format!("linerate-fabric-killed-{}", std::process::id()));
     let words = format!("lab run fabric --quick --json --dir {}", dir.display());
-    let mut run = command(&words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut run = command::start(command(&words).stdin(Stdio::null()));
     let deadline = Instant::now() + Duration::from_secs(20);
     while !kill_one(run.id()) {
         if Instant::now() > deadline || run.try_wait().unwrap().is_some() {
             let _ = run.kill();
-            panic!("no far side: {:?}", Ended::from(run.wait_with_output().unwrap()));
+            panic!("no far side: {:?}", Ended::from(finish(run)));
         }
     }
     let killed = Instant::now();
-    let ended = Ended::from(run.wait_with_output().unwrap());
+    let ended = Ended::from(finish(run));
     let took = killed.elapsed();
     let _ = fs::remove_dir_all(&dir);
     assert_eq!(ended.exit, Some(1), "{ended:?}");

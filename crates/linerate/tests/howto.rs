@@ -12,8 +12,11 @@ fn batching_is_explained_to_users_and_to_authors_of_drivers() {
     let wanted =
         ["What it is", "The difference to the original", "For users", "For authors of drivers"];
     assert_eq!(sections, wanted);
-    // Each part shows code, which tidy compares with its source file.
-    for part in page.split("\n## ").skip(3) {
-        assert!(part.contains("```rust crates/linerate/examples/"), "{}", &part[..40]);
+    // The first two parts name the knob and the original's entry. The parts for users and for
+    // authors show code, which tidy compares with its source file.
+    let code = "```rust crates/linerate/examples/";
+    let facts = ["`tx_batch`", "`hard_start_xmit_batch(dev)`", code, code];
+    for (part, fact) in page.split("\n## ").skip(1).zip(facts) {
+        assert!(part.contains(fact), "{fact} in {part:.40}");
     }
 }

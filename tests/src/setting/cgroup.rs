@@ -19,10 +19,13 @@ impl Cgroup {
         let all = PathBuf::from("/sys/fs/cgroup");
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("linerate-{controller}-{}-{number}", std::process::id());
         let first = all.join(controller);
         let is_first = first.is_dir();
-        let group = Cgroup(if is_first { first.join(name) } else { all.join(name) });
+        let parent = if is_first { first } else { all };
+        let prefix = format!("linerate-{controller}-");
+        remove_orphans(&parent, &prefix);
+        let name = format!("{prefix}{}-{number}", std::process::id());
+        let group = Cgroup(parent.join(name));
         let failed = |e: std::io::Error| format!("no cgroup of {controller}: {e}");
         fs::create_dir(&group.0).map_err(failed)?;
         for (first, second, value) in settings {
@@ -52,6 +55,18 @@ impl Cgroup {
     #[must_use]
     pub fn wrap(&self) -> String {
         format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.0.display())
+    }
+}
+
+/// Removes the cgroups of tests that were killed; the kernel keeps those in which programs run.
+fn remove_orphans(parent: &Path, prefix: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let rest = name.strip_prefix(prefix).unwrap_or_default();
+        let owner = rest.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 
