@@ -96,7 +96,7 @@ impl Sums {
             *sum += cloned as i64 - freed as i64;
         }
         self.alloc = self.alloc.wrapping_add(page.alloc.value());
-        self.unused = self.unused.wrapping_add(page.unused.value());
+        self.unused = self.unused.wrapping_add(page.unused_total());
         self.received = self.received.wrapping_add(page.received.value());
         self.sent = self.sent.wrapping_add(page.sent.value());
         self.starved = self.starved.wrapping_add(page.starved.value());

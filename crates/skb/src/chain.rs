@@ -253,8 +253,12 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
         this = from.next;
     }
     thread::with_page(umem, |page| {
-        page.linked.add(n as u64 - 1);
-        page.alloc.add(1);
+        let fragments = n as u64 - 1;
+        page.linked.add(fragments);
+        // Count the frames as `alloc_copy` does: each is allocated, and a fragment is no packet.
+        page.alloc.add(n as u64);
+        page.freed[0].add(fragments);
+        page.unused[0].add(fragments);
     });
     let plain = n == 1 && !umem.is_jumbo(fresh[0]);
     Some(if plain { fresh[0] } else { fresh[0] | FLAG })
@@ -283,7 +287,13 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
 fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     let mut one = [0];
     let got = match umem.is_jumbo(like) {
-        true => umem.take_jumbo(&mut one),
+        true => {
+            let found = umem.take_jumbo(&mut one);
+            if found > 0 {
+                thread::with_page(umem, |page| page.refilled(found));
+            }
+            found
+        }
         false => match thread::take(umem, &mut one) {
             0 => {
                 let found = umem.take(0, &mut one);

@@ -2,7 +2,7 @@
 //!
 //! The fields of the hot lane are always there; a field of a cold lane is `None` until it is set, and
 //! then costs one more cache line. Setting any of them fails, and does nothing, if the packet is
-//! shared and the pool has no frame to copy it into.
+//! shared and the pool has no frame [for a copy](Skb#copies).
 
 use std::sync::Arc;
 

@@ -217,7 +217,9 @@ impl Local {
             // SAFETY: the caller released the last handle on the frame.
             unsafe { umem.retire(&[frame], &self.page) };
         }
-        if self.jumbo.len() >= self.jumbo_listed() {
+        let is_foreign = handle::core(frame) != self.page.core;
+        let goes_home = umem.return_to() == Return::Home && is_foreign;
+        if goes_home || self.jumbo.len() >= self.jumbo_listed() {
             self.page.spilled(1);
             return umem.put_jumbo_home(&[frame]);
         }

@@ -77,11 +77,14 @@ pub const HOT_LIST: Knob = Knob {
     live: true,
 };
 
-/// The size of a frame in bytes.
+/// The size of a frame in bytes, with the default headroom of 256 bytes. A [`PoolBuilder`] with
+/// less headroom can have frames of 256 bytes.
+///
+/// [`PoolBuilder`]: crate::PoolBuilder
 pub const FRAME_SIZE: Knob = Knob {
     name: "frame_size",
     unit: "bytes",
-    min: 256,
+    min: 512,
     max: 1 << 16,
     default: 2048,
     or: "",
@@ -97,7 +100,7 @@ pub const SAMPLE: Knob = Knob {
     max: u32::MAX as u64,
     default: 0,
     or: "",
-    effect: "Measures the time of every Nth call that allocates or frees, and the lifetime of one packet of each such call; 0 = off",
+    effect: "Measures the time of every Nth call that allocates or frees packets, and the lifetime of one packet of each such call that allocates in bulk; packets in jumbo frames and those that xdp, verbs or a zero-copy memif receive are not measured when they are allocated; 0 = off",
     live: true,
 };
 
@@ -117,7 +120,7 @@ mod tests {
 
     #[test]
     fn clamp_returns_the_nearest_value_in_range() {
-        assert_eq!([0, 256, 5000, 1 << 20].map(|n| FRAME_SIZE.clamp(n)), [256, 256, 5000, 65_536]);
+        assert_eq!([0, 512, 5000, 1 << 20].map(|n| FRAME_SIZE.clamp(n)), [512, 512, 5000, 65_536]);
         assert_eq!(HOT_LIST.to_string(), "0..=65536");
     }
 }

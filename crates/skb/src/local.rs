@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use linerate_sys::tsc::ticks;
 
@@ -20,8 +20,9 @@ use crate::umem::Umem;
 
 /// Most frames that are moved in one call when the hot list is off.
 const UNLISTED: usize = 64;
-/// Most jumbo frames on the list, which are also at most an eighth of the pool's jumbo frames. A
-/// few are enough, because filling a jumbo frame takes longer than the depot's lock.
+/// Most jumbo frames on the list, which are also at most an eighth of the pool's jumbo frames, and
+/// at most half of these on all lists together. A few are enough, because filling a jumbo frame
+/// takes longer than the depot's lock.
 pub(crate) const JUMBO_LISTED: usize = 32;
 /// Number of frames of other cores that are gathered before they are returned.
 pub(crate) const AWAY: usize = 64;
@@ -40,7 +41,11 @@ pub struct Local {
     /// Free frames; the top is the one freed last.
     pub(crate) list: Vec<u32>,
     pub(crate) hot_list_len: usize,
+    /// Frames that the list has reserved because its length is the default.
+    reserved: u32,
     pub(crate) jumbo: Vec<u32>,
+    /// Most jumbo frames on the list: as many as it has reserved.
+    jumbo_listed: u32,
     /// Free frames of other cores, to be returned to those cores.
     pub(crate) away: Vec<u32>,
     /// The upper bits of the handles of this local's packets.
@@ -76,9 +81,29 @@ impl Local {
             0 => [UNSAMPLED; 2],
             every => [every; 2],
         };
-        let mut local =
-            Local { pool, list, hot_list_len: 0, jumbo, away, tag, until_sample, page, owner };
+        let mut local = Local {
+            pool,
+            list,
+            hot_list_len: 0,
+            reserved: 0,
+            jumbo,
+            jumbo_listed: 0,
+            away,
+            tag,
+            until_sample,
+            page,
+            owner,
+        };
         local.set_hot_list_len(hot_list_len);
+        local
+    }
+
+    /// Creates a local with a list of the default length, `most`, or of half the frames that such
+    /// lists may still reserve.
+    pub(crate) fn with_default_list(pool: Pool, name: &str, most: usize) -> Local {
+        let reserved = reserve(&pool.umem().list_budget, most as u32, 2);
+        let mut local = Local::new(pool, name, reserved as usize);
+        local.reserved = reserved;
         local
     }
 
@@ -110,6 +135,9 @@ impl Local {
     /// the coldest first. Returns the length that was applied: at most 65,536, and at most the frames of the pool.
     pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
         let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST.max as usize);
+        if self.hot_list_len == 0 && frames > 0 {
+            self.jumbo_listed = reserve(&self.umem().jumbo_budget, JUMBO_LISTED as u32, 4);
+        }
         self.hot_list_len = frames;
         self.page.hot_list_len.set(frames as u64);
         self.send_cold(self.list.len().saturating_sub(frames));
@@ -122,6 +150,8 @@ impl Local {
                 self.umem().put_jumbo_home(&self.jumbo);
                 self.jumbo.clear();
             }
+            let reserved = std::mem::take(&mut self.jumbo_listed);
+            self.umem().jumbo_budget.fetch_add(reserved, Ordering::Relaxed);
         }
         // Reserve room for frames in transit even if the hot list's length is 0, so that nothing is
         // allocated later.
@@ -137,10 +167,7 @@ impl Local {
 
     /// Returns the most jumbo frames that the local keeps.
     pub(crate) fn jumbo_listed(&self) -> usize {
-        match self.hot_list_len {
-            0 => 0,
-            _ => JUMBO_LISTED.min(self.umem().jumbo().0 as usize / 8),
-        }
+        self.jumbo_listed as usize
     }
 
     /// Moves frames from the depot onto an empty list; returns false if the depot has no frames.
@@ -171,12 +198,13 @@ impl Local {
     }
 
     /// Stores the CPU that the calling thread is on, as the one that this local's packets are
-    /// allocated and freed on.
+    /// allocated and freed on, and as the one of the thread's own drops and copies.
     ///
     /// Visits to the depot store it too. A thread that was given a local, or was moved to another
     /// CPU, calls this, since it may need no frame of the depot for a long time.
     pub fn see_cpu(&self) {
         self.page.see_cpu();
+        thread::see_cpu(self.umem());
     }
 
     /// Returns the number of this local's allocations so far that found too few frames.
@@ -223,6 +251,23 @@ impl Drop for Local {
         if !jumbo.is_empty() {
             umem.put_jumbo_home(&jumbo);
         }
+        umem.list_budget.fetch_add(self.reserved, Ordering::Relaxed);
+        umem.jumbo_budget.fetch_add(self.jumbo_listed, Ordering::Relaxed);
+    }
+}
+
+/// Reserves `most` frames of `budget`, or `1/part` of the rest if that is less; returns how many.
+///
+/// A part of the rest, so that many lists get a few each.
+fn reserve(budget: &AtomicU32, most: u32, part: u32) -> u32 {
+    let mut left = budget.load(Ordering::Relaxed);
+    loop {
+        let reserved = most.min(left / part);
+        let rest = left - reserved;
+        match budget.compare_exchange_weak(left, rest, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return reserved,
+            Err(now) => left = now,
+        }
     }
 }
 
@@ -244,6 +289,63 @@ mod tests {
     #[test]
     fn hot_list_of_a_small_pool_is_a_quarter_of_it() {
         assert_eq!(pool(1024).local().hot_list_len(), 256);
+    }
+
+    #[test]
+    fn default_lists_of_idle_locals_leave_half_of_the_pool() {
+        let pool = Pool::builder().build().unwrap();
+        let mut producer = pool.local();
+        let mut consumers = [(); 4].map(|()| pool.local());
+        let lens = consumers.each_ref().map(Local::hot_list_len);
+        assert_eq!((producer.hot_list_len(), lens), (1024, [512, 256, 128, 64]));
+        let mut batch = Batch::with_capacity(64);
+        // More than the pool has, so that each consumer's list is full.
+        for round in 0..80 {
+            assert_eq!(producer.alloc(&mut batch, 64), 64, "round {round}");
+            batch.consume(&mut consumers[round % 4]);
+        }
+        // A local that ends gives back what its list reserved.
+        drop((producer, consumers));
+        assert_eq!(pool.local().hot_list_len(), 1024);
+    }
+
+    #[test]
+    fn lists_of_idle_locals_leave_half_of_the_jumbo_frames() {
+        let pool = Pool::builder().frames(64).jumbo(32, 16384).build().unwrap();
+        let (mut producer, mut batch) = (pool.local_with(0), Batch::with_capacity(1));
+        let mut idle = [(); 8].map(|()| pool.local_with(8));
+        for mem in &mut idle {
+            for _ in 0..4 {
+                assert!(batch.push(producer.alloc_len(9000).unwrap()).is_ok());
+                batch.consume(mem);
+            }
+        }
+        assert!(producer.alloc_len(9000).is_some());
+        let listed: usize = idle.iter().map(|mem| mem.jumbo.len()).sum();
+        assert!((1..=16).contains(&listed), "{listed}");
+        // A list that is turned off gives back its share, and one that is turned on takes one.
+        idle.iter_mut().for_each(|mem| assert_eq!(mem.set_hot_list_len(0), 0));
+        assert_eq!((idle[7].set_hot_list_len(8), idle[7].jumbo_listed()), (8, 4));
+        drop(idle);
+        assert_eq!(pool.local().jumbo_listed(), 4);
+    }
+
+    #[test]
+    fn a_jumbo_frame_of_another_core_goes_to_the_depot_if_frames_return_home() {
+        for (return_to, kept) in [(Return::Local, 1), (Return::Home, 0)] {
+            let builder = Pool::builder().frames(64).jumbo(32, 16384).return_to(return_to);
+            let pool = builder.build().unwrap();
+            let (mut owner, mut other) = (pool.local_with(8), pool.local_with(8));
+            let mut batch = Batch::with_capacity(1);
+            assert!(batch.push(owner.alloc_len(9000).unwrap()).is_ok());
+            batch.consume(&mut other);
+            assert_eq!(other.jumbo.len(), kept);
+            let before = owner.jumbo.len();
+            assert!(batch.push(owner.alloc_len(9000).unwrap()).is_ok());
+            batch.consume(&mut owner);
+            assert_eq!(owner.jumbo.len(), before);
+            assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+        }
     }
 
     #[test]

@@ -91,9 +91,9 @@ pub(crate) struct Page {
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],
-    /// Packets of `freed` that were never used. The next two fields count those sent and those
-    /// dropped; the others were consumed.
-    pub unused: Counter,
+    /// Number of `freed` that were never used, by the core that allocated them. The next two fields
+    /// count those sent and those dropped; the others were consumed.
+    pub unused: [Counter; CORES],
     pub sent: Counter,
     pub dropped: [Counter; REASONS],
     /// Number of allocations that found no free frame.
@@ -186,7 +186,7 @@ impl Page {
             received: zero(),
             freed: [const { Counter::zero() }; CORES],
             cloned: [const { Counter::zero() }; CORES],
-            unused: zero(),
+            unused: [const { Counter::zero() }; CORES],
             sent: zero(),
             dropped: [const { Counter::zero() }; REASONS],
             starved: zero(),
@@ -231,32 +231,28 @@ impl Page {
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
         // Count frees first: a concurrent report calculates consumed packets as the freed ones less
         // all others.
-        self.freed_from(handles, common);
-        self.count(fate, handles.len() as u64);
+        add_by_core(&self.freed, handles, common);
+        self.count(fate, handles.len() as u64, || self.count_unused(handles, common));
     }
 
-    #[inline]
-    fn freed_from(&self, handles: &[u32], common: Common) {
-        match common.core() {
-            Some(core) => self.freed[core].add(handles.len() as u64),
-            None => handles
-                .chunk_by(|a, b| handle::same_core(*a, *b))
-                .for_each(|run| self.freed[handle::core(run[0])].add(run.len() as u64)),
-        }
+    #[cold]
+    fn count_unused(&self, handles: &[u32], common: Common) {
+        add_by_core(&self.unused, handles, common);
     }
 
     /// Counts one packet as given up in the way of `fate`.
     pub fn freed_one(&self, fate: Fate, handle: u32) {
-        self.freed[handle::core(handle)].add(1);
-        self.count(fate, 1);
+        let core = handle::core(handle);
+        self.freed[core].add(1);
+        self.count(fate, 1, || self.unused[core].add(1));
     }
 
     #[inline]
-    fn count(&self, fate: Fate, n: u64) {
+    fn count(&self, fate: Fate, n: u64, unused: impl FnOnce()) {
         match fate {
             Fate::Consumed => {}
             Fate::Sent => self.sent.add(n),
-            Fate::Unused => self.unused.add(n),
+            Fate::Unused => unused(),
             Fate::Dropped(reason) => self.dropped[reason.index()].add(n),
         }
     }
@@ -296,7 +292,7 @@ impl Page {
         let (from, to) = (self.counted.value(), self.tail.value());
         // SAFETY: the caller guarantees that it is the page's owner.
         for handles in unsafe { self.own(from, to.saturating_sub(from) as usize) } {
-            self.freed_from(handles, Common::of(handles));
+            add_by_core(&self.freed, handles, Common::of(handles));
         }
         self.counted.set(to);
     }
@@ -335,13 +331,27 @@ impl Page {
         freed
     }
 
+    /// Returns the number of `freed` that were never used, over all cores.
+    pub fn unused_total(&self) -> u64 {
+        self.unused.iter().fold(0, |sum, unused| sum.wrapping_add(unused.value()))
+    }
+
+    /// Returns the number of used packets given up, by the core that allocated them.
+    pub fn used_by_core(&self) -> [u64; CORES] {
+        // A free is counted before it is counted as unused, and may be read after: stop at zero.
+        let mut used = self.freed_by_core();
+        for (used, unused) in used.iter_mut().zip(&self.unused) {
+            *used = used.saturating_sub(unused.value());
+        }
+        used
+    }
+
     /// Adds the counts of another page, whose writer has ended.
     pub fn fold(&self, other: &Page) {
         let pairs = [
             (&self.moves, &other.moves),
             (&self.alloc, &other.alloc),
             (&self.received, &other.received),
-            (&self.unused, &other.unused),
             (&self.sent, &other.sent),
             (&self.starved, &other.starved),
             (&self.level, &other.level),
@@ -357,6 +367,7 @@ impl Page {
         ];
         let arrays = [
             (&self.freed[..], &other.freed[..]),
+            (&self.unused[..], &other.unused[..]),
             (&self.cloned[..], &other.cloned[..]),
             (&self.dropped[..], &other.dropped[..]),
             (&self.dwell[0][..], &other.dwell[0][..]),
@@ -376,6 +387,17 @@ impl Page {
     }
 }
 
+/// Adds the number of `handles` to the counters of the cores that allocated them.
+#[inline]
+fn add_by_core(counters: &[Counter; CORES], handles: &[u32], common: Common) {
+    match common.core() {
+        Some(core) => counters[core].add(handles.len() as u64),
+        None => handles
+            .chunk_by(|a, b| handle::same_core(*a, *b))
+            .for_each(|run| counters[handle::core(run[0])].add(run.len() as u64)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,6 +411,10 @@ mod tests {
         page.freed_one(Fate::Dropped(DropReason::TX_FULL), handles[4]);
         assert_eq!([1, 2, 5].map(|core| page.freed[core].value()), [5, 1, 2]);
         assert_eq!((page.freed_by_core().iter().sum::<u64>(), page.sent.value()), (8, 5));
+        page.freed(Fate::Unused, &handles, Common::of(&handles));
+        let (freed, used) = (page.freed_by_core(), page.used_by_core());
+        assert_eq!((freed[1], freed.iter().sum::<u64>(), page.unused_total()), (8, 13, 5));
+        assert_eq!([1, 2, 5].map(|core| used[core]), [5, 1, 2]);
     }
 
     #[test]
@@ -410,7 +436,7 @@ mod tests {
         for _ in 0..2 {
             sum.fold(&page);
         }
-        assert_eq!((sum.freed[7].value(), sum.unused.value(), sum.spilled.value()), (2, 2, 18));
+        assert_eq!((sum.freed[7].value(), sum.unused[7].value(), sum.spilled.value()), (2, 2, 18));
         assert_eq!((sum.dwell[1][10].value(), sum.timed_free.packets.value()), (2, 8));
         assert_eq!(sum.cpu(), page.cpu());
     }

@@ -34,11 +34,14 @@ pub enum Init {
     /// On freeing, for the next allocation, which then writes only a few fields: the constructor
     /// scheme that the patch of post 004 removes.
     ///
-    /// Where packets are freed on another core that only reads their metadata and the first core
-    /// sets their length, it takes 0 to 29 % less time, by CPU, and 55 % less between distant
-    /// cores. Where the other core writes the metadata, it takes from 3 % less to 14 % more. It is
-    /// slower on one core (by 1.2 to 1.6 times) and where no core reads it. Measured in
-    /// docs/adr/0006 and docs/performance.md.
+    /// For packets in memory, in bulk, by a clock that waits for the end of a call: where packets
+    /// are freed on another core that only reads their metadata and the first core sets their
+    /// length, it takes 0 to 29 % less time, depending on the CPU model, and 55 % less between
+    /// distant cores. Where the other core writes the metadata, it takes from 3 % less to 14 %
+    /// more. It is slower on one core (by 1.2 to 1.6 times) and where no core reads it.
+    ///
+    /// For TCP between hosts, with packets freed on another core, [`Init::AtAlloc`] takes 67 to
+    /// 79 % less. Measured in docs/adr/0006 and docs/performance.md.
     AtFree,
 }
 

@@ -78,12 +78,20 @@ impl Pool {
 
     /// Returns a [`Local`] for one queue, worker or task, with a hot list of 1024 frames, or of a
     /// quarter of the pool if that is less.
+    ///
+    /// All locals that this function returned keep at most half of the pool on their hot lists: a
+    /// list is shorter, or off, if the lists of earlier locals leave less. [`Local::hot_list_len`]
+    /// says how long it is.
     #[must_use]
     pub fn local(&self) -> Local {
-        self.local_with(self.hot_list_len_for(0))
+        Local::with_default_list(self.clone(), "local", self.hot_list_len_for(0))
     }
 
     /// Returns a [`Local`] with a hot list of the given length; 0 turns the list off.
+    ///
+    /// No owner gives back the frames on its hot list for another owner. A pool therefore needs the
+    /// sum of all lists of a given length and of all other holders ([`Holders`]). With fewer
+    /// frames, all of them can come to rest on the lists of idle owners.
     #[must_use]
     pub fn local_with(&self, hot_list_len: usize) -> Local {
         self.local_named("local", hot_list_len)
@@ -109,8 +117,11 @@ impl Pool {
         Tally::new(self.clone(), name)
     }
 
-    /// Times every n-th bulk call that allocates or frees, and records the lifetime of one of its
-    /// packets; 0, the default, turns this off.
+    /// Times every n-th call that allocates or frees, and records the lifetime of one packet of
+    /// each such call of [`Local::alloc`]; 0, the default, turns this off.
+    ///
+    /// A jumbo frame that is allocated and frames that a device fills ([`Local::receive`]) are
+    /// neither timed nor recorded.
     ///
     /// Each `Local` notices within 1024 calls, or as many as it was set to before.
     ///
@@ -198,7 +209,8 @@ impl Pool {
         self.umem.return_to()
     }
 
-    /// Returns the kind of memory pages that the pool got.
+    /// Returns the kind of memory pages that the pool got for its frames. The memory of the frames'
+    /// metadata can have another kind.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.memory.as_ref().map_or(Pages::Base, |memory| memory.pages())

@@ -9,6 +9,10 @@ use crate::lanes::Cold;
 use crate::meta::Meta;
 use crate::policy::{Data, Init, Return, Trust};
 
+/// Least size of a frame in bytes. [`FRAME_SIZE`] has a larger one, because its frames have the
+/// default headroom.
+const FRAME_MIN_BYTES: u32 = 256;
+
 /// The parameters of a new umem.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
@@ -52,8 +56,8 @@ impl Shape {
         }
         for (kind, bytes) in [("frame", self.frame_bytes), ("jumbo frame", self.jumbo_bytes)] {
             let asked = kind == "frame" || self.jumbo_frames > 0;
-            if asked && (!FRAME_SIZE.allows(bytes.into()) || !bytes.is_power_of_two()) {
-                let (lo, hi) = (FRAME_SIZE.min, FRAME_SIZE.max);
+            let (lo, hi) = (FRAME_MIN_BYTES, FRAME_SIZE.max as u32);
+            if asked && (!(lo..=hi).contains(&bytes) || !bytes.is_power_of_two()) {
                 let why =
                     format!("a {kind} of {bytes} bytes; it must be a power of two, {lo} to {hi}");
                 return bad(why, "2048 carries a full Ethernet frame, 16384 one of 9000 bytes");

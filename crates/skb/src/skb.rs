@@ -38,6 +38,13 @@ pub struct Shared(());
 /// A packet, owned by this handle. The last owner frees it exactly once, on any thread.
 ///
 /// A plain drop counts the packet as *consumed*; [`discard`](Skb::discard) names a reason.
+///
+/// # Copies
+///
+/// A packet whose bytes are shared is copied by the first call that writes to it. The frames for
+/// the copy come from the calling thread's cache and from the depot. Free frames on the hot list of
+/// a [`Local`](crate::Local) are not used, because only the list's owner has access to them. Where
+/// a method's page says that the pool has *no frame for a copy*, these two places have none.
 #[repr(transparent)]
 pub struct Skb<S = Unique> {
     handle: NonZeroU32,
@@ -221,7 +228,7 @@ impl Skb<Unique> {
     /// Returns the bytes of the first frame, for writing.
     ///
     /// Empty if a peer can write the memory, or if the bytes are shared and the pool has no frame
-    /// left to copy them into.
+    /// [for a copy](Skb#copies).
     #[must_use]
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {

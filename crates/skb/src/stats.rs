@@ -50,9 +50,10 @@ pub struct CoreStats {
     pub cpu: Option<usize>,
     /// Number of times that the core was seen on another CPU than before.
     pub moves: u64,
-    /// Packets allocated.
+    /// Frames allocated: packets, their fragments, and frames that were freed unused.
     pub allocs: u64,
-    /// Packets freed, whichever core allocated them.
+    /// Packets freed, whichever core allocated them, with frames that were freed unused or became
+    /// fragments of a packet.
     pub frees: u64,
     /// Most free frames that the core keeps.
     pub hot_list_len: u64,
@@ -76,14 +77,14 @@ pub struct CoreStats {
     pub alloc_time: Sampled,
     /// Timed calls of freeing. A drop of a plain packet is counted, but not timed.
     pub free_time: Sampled,
-    freed: [u64; CORES],
+    /// Packets freed, by the core that allocated them.
+    used: [u64; CORES],
 }
 
 impl CoreStats {
     fn of(page: &Page, alive: bool) -> CoreStats {
         let allocs = page.alloc.value();
         let misses = page.refilled.value().min(allocs);
-        let freed = page.freed_by_core();
         CoreStats {
             name: page.name.clone(),
             kind: page.kind,
@@ -92,7 +93,7 @@ impl CoreStats {
             cpu: page.cpu(),
             moves: page.moves.value(),
             allocs,
-            frees: freed.iter().sum(),
+            frees: page.freed_by_core().iter().sum(),
             hot_list_len: page.hot_list_len.value(),
             level: page.held(),
             hits: allocs - misses,
@@ -103,7 +104,7 @@ impl CoreStats {
             release_panics: page.release_panics.value(),
             alloc_time: Sampled::of(&page.timed_alloc),
             free_time: Sampled::of(&page.timed_free),
-            freed,
+            used: page.used_by_core(),
         }
     }
 }
@@ -135,6 +136,8 @@ impl Dwell {
 }
 
 /// Number of freed packets, by the CPU that freed them and the CPU that had allocated them.
+///
+/// Without what was never a packet: frames that were freed unused, and fragments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FreeMatrix {
     cpus: Vec<usize>,
@@ -210,7 +213,7 @@ impl FreeMatrix {
         let places: Vec<_> = cores.iter().map(|c| at(c.cpu)).collect();
         let homes = home.map(at);
         for (c, column) in cores.iter().zip(places) {
-            for (core, n) in c.freed.iter().enumerate() {
+            for (core, n) in c.used.iter().enumerate() {
                 match homes[core].zip(column) {
                     Some((row, column)) => matrix.frees[row][column] += n,
                     None => matrix.unknown += n,

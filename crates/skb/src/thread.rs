@@ -374,6 +374,16 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
     }
 }
 
+/// Stores the CPU that the calling thread is on in its page of `umem`, if it has one.
+pub(crate) fn see_cpu(umem: &'static Umem) {
+    let _ = SLOTS.try_with(|slots| {
+        let slot = &slots[umem.id() as usize];
+        if slot.is_open() && slot.serial.get() == umem.own_serial() {
+            slot.page().see_cpu();
+        }
+    });
+}
+
 fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
     // Take half of the remaining frames, so that many threads get a few each. Take none for a umem
     // that no pool uses: a frame on a list would keep its memory mapped, and no pool takes it back.

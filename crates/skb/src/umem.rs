@@ -47,6 +47,10 @@ pub(crate) struct Umem {
     users: AtomicUsize,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,
+    /// Frames that hot lists of the default length may still reserve, and jumbo frames that hot
+    /// lists may.
+    pub list_budget: AtomicU32,
+    pub jumbo_budget: AtomicU32,
     /// Interval, in calls, between two timed calls; 0 turns timing off.
     pub sampling: AtomicU32,
     pub depot: Depot,
@@ -89,6 +93,8 @@ impl Umem {
             fixed: UnsafeCell::new(Frames::VACANT),
             users: AtomicUsize::new(0),
             cache_budget: AtomicI64::new(0),
+            list_budget: AtomicU32::new(0),
+            jumbo_budget: AtomicU32::new(0),
             sampling: AtomicU32::new(0),
             depot: Depot::vacant(),
             jumbo_free: AtomicU64::new(0),
@@ -128,6 +134,10 @@ impl Umem {
         umem.jumbo_free.store(u64::from(shape.jumbo_frames), Ordering::Relaxed);
         // Thread caches hold at most an eighth of the pool.
         umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);
+        // Half of the frames stay free for an owner whose list is empty, because no list gives back
+        // its frames for another.
+        umem.list_budget.store(shape.frames / 2, Ordering::Relaxed);
+        umem.jumbo_budget.store(shape.jumbo_frames / 2, Ordering::Relaxed);
         umem.books.reset();
         umem.fill(shape);
         *umem.memory() = Some(memory);

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use linerate_skb::{Batch, CoreStats, Pool, Return};
+use linerate_skb::{Batch, CoreKind, CoreStats, FreeMatrix, Pool, Return};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
 /// Returns two CPUs, if this process may run on as many.
@@ -96,6 +96,58 @@ fn a_local_that_needs_no_frames_is_counted_on_the_cpu_that_its_thread_was_moved_
             assert_eq!(pool.stats().matrix.frees(b, b), 2);
         });
     });
+}
+
+#[test]
+fn drops_of_a_thread_are_counted_on_the_cpu_that_it_was_moved_to() {
+    let Some([a, b]) = two_cpus() else { return };
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            pin_to_cpu(a).unwrap();
+            let mut mem = pool.local();
+            drop(mem.alloc_one().unwrap());
+            pin_to_cpu(b).unwrap();
+            mem.see_cpu();
+            drop(mem.alloc_one().unwrap());
+            assert_eq!(pool.stats().matrix.frees(b, b), 2);
+        });
+    });
+}
+
+fn all_frees(matrix: &FreeMatrix) -> u64 {
+    matrix.local() + matrix.remote() + matrix.unknown()
+}
+
+#[test]
+fn matrix_of_cpus_counts_packets_and_not_their_frames() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
+    drop(mem.alloc_copy(&[1; 9000]).unwrap());
+    // A device that fills none of the frames that it was offered.
+    assert_eq!(mem.alloc(&mut batch, 4), 4);
+    batch.truncate_to(0, &mut mem);
+    assert_eq!(mem.alloc(&mut batch, 4), 4);
+    batch.truncate(0);
+    assert_eq!(all_frees(&pool.stats().matrix), 1);
+}
+
+#[test]
+fn every_frame_of_a_copy_is_an_allocation_and_a_miss_if_the_depot_had_it() {
+    for (jumbo_frames, frames) in [(0, 6), (2, 1)] {
+        let pool = Pool::builder().frames(64).jumbo(jumbo_frames, 16384).build().unwrap();
+        let mut mem = pool.local_with(0);
+        let mut skb = mem.alloc_copy(&[1; 9000]).unwrap();
+        let shared = skb.share();
+        assert!(!skb.data_mut().is_empty());
+        let stats = pool.stats();
+        let copier = stats.cores.iter().find(|c| c.kind == CoreKind::Thread).unwrap();
+        assert_eq!((copier.allocs, copier.misses, copier.hits), (frames, frames, 0), "{stats}");
+        drop((skb, shared));
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+        // The packet and its copy.
+        assert_eq!(all_frees(&pool.stats().matrix), 2);
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //!
 //! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). The depot and the count of
 //! handles are the ones that ship, compiled here over loom's lock and atomics; [`Umem`] is the part of
-//! umem.rs that decides when the memory is unmapped, and `sharing::Packet` the part of `Skb` that reads,
-//! writes and frees.
+//! umem.rs that finds free frames and decides when the memory is unmapped, and `sharing::Packet` the
+//! part of `Skb` that reads, writes and frees. Hot lists, thread caches, their budgets and the counters
+//! of the books are not modelled: each has one writer, or is a number that only limits a list.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "what no model calls")]
@@ -117,34 +118,56 @@ struct Umem {
     all: Depot,
     /// The depots of the cores 1, 2 …, if frames return to the core that allocated them.
     homes: Vec<Depot>,
+    /// A bit for each of the cores whose depot has been opened.
+    opened: AtomicUsize,
+    /// At least the number of jumbo frames in `all`.
+    jumbo_free: AtomicUsize,
     frames: [Vec<Frame>; 2],
     unmapped: AtomicUsize,
 }
 
 impl Umem {
     fn new(users: usize, homes: usize, frames: [&[Frame]; 2]) -> Arc<Umem> {
+        let umem = Umem::without_homes(users, homes, frames);
+        (1..=homes).for_each(|core| umem.open_home(core));
+        umem
+    }
+
+    /// Returns a umem whose depots of single cores have not been opened yet.
+    fn without_homes(users: usize, homes: usize, frames: [&[Frame]; 2]) -> Arc<Umem> {
         let umem = Umem {
             users: AtomicUsize::new(users),
             all: Depot::vacant(),
             homes: (0..homes).map(|_| Depot::vacant()).collect(),
+            opened: AtomicUsize::new(0),
+            jumbo_free: AtomicUsize::new(frames[JUMBO].len()),
             frames: frames.map(<[_]>::to_vec),
             unmapped: AtomicUsize::new(0),
         };
         umem.all.open(umem.frames.clone());
-        umem.homes.iter().for_each(|home| home.open_empty(frames[PLAIN].len()));
         Arc::new(umem)
+    }
+
+    /// Opens the depot of a core, as `Umem::open_home` does.
+    fn open_home(&self, core: usize) {
+        self.opened.fetch_or(1 << core, Ordering::Relaxed);
+        self.homes[core - 1].open_empty(self.frames[PLAIN].len());
     }
 
     /// Takes frames, as `Umem::take` of umem.rs does: from the core's own depot, else from the common
     /// one, else from those of other cores.
     fn take(&self, core: usize, want: usize) -> Vec<Frame> {
         let mut out = vec![0; want];
-        let mut n = self.home(core).map_or(0, |home| home.take(PLAIN, &mut out));
+        let opened = self.opened.load(Ordering::Relaxed);
+        let is_open = |core: &usize| opened >> core & 1 == 1;
+        let own = self.home(core).filter(|_| is_open(&core));
+        let mut n = own.map_or(0, |home| home.take(PLAIN, &mut out));
         if n < want {
             n += self.all.take(PLAIN, &mut out[n..]);
         }
         if n == 0 {
-            let mut taken = self.homes.iter().map(|home| home.take(PLAIN, &mut out));
+            let others = (1..=self.homes.len()).filter(|other| *other != core && is_open(other));
+            let mut taken = others.map(|other| self.homes[other - 1].take(PLAIN, &mut out));
             n = taken.find(|n| *n > 0).unwrap_or(0);
         }
         out.truncate(n);
@@ -161,8 +184,21 @@ impl Umem {
         }
     }
 
+    /// Returns jumbo frames, as `Umem::put_jumbo_home` does.
     fn put_jumbo(&self, frames: &[Frame]) {
+        self.jumbo_free.fetch_add(frames.len(), Ordering::Relaxed);
         self.unmap_if(self.all.put(JUMBO, frames));
+    }
+
+    /// Takes jumbo frames, as `Umem::take_jumbo` does.
+    fn take_jumbo(&self, want: usize) -> Vec<Frame> {
+        if self.jumbo_free.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let taken = take(&self.all, JUMBO, want);
+        let counted = self.jumbo_free.fetch_sub(taken.len(), Ordering::Relaxed);
+        assert!(counted >= taken.len(), "fewer counted than there were");
+        taken
     }
 
     /// Leaves the umem, as `Umem::leave` does.
@@ -264,7 +300,7 @@ fn a_packet_handed_to_a_third_thread_keeps_the_memory() {
 fn both_size_classes_are_waited_for() {
     explore(|| {
         let umem = Umem::new(1, 0, [&[1], &[2]]);
-        let (frames, jumbo) = (umem.take(0, 1), take(&umem.all, JUMBO, 1));
+        let (frames, jumbo) = (umem.take(0, 1), umem.take_jumbo(1));
         assert_eq!((frames.len(), jumbo.len()), (1, 1));
         let first = spawn(&umem, move |umem| umem.put(&frames));
         let second = spawn(&umem, move |umem| umem.put_jumbo(&jumbo));
@@ -304,6 +340,45 @@ fn owner_takes_returned_frames_once() {
         umem.leave();
         umem.put(&mine);
         other.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn frames_returned_while_their_home_is_being_opened_are_found() {
+    explore(|| {
+        let umem = Umem::without_homes(2, 1, [&[101, 102], &[]]);
+        let returned = umem.take(0, 2);
+        let owner = spawn(&umem, |umem| {
+            umem.open_home(1);
+            let mine = umem.take(1, 1);
+            umem.leave();
+            umem.put(&mine);
+        });
+        umem.put(&returned);
+        // The owner has one of the two at most. The other one is found, wherever it is.
+        let found = umem.take(0, 1);
+        assert_eq!(found.len(), 1);
+        umem.leave();
+        umem.put(&found);
+        owner.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn count_of_free_jumbo_frames_is_never_too_low() {
+    explore(|| {
+        let umem = Umem::new(2, 0, [&[], &[1, 2]]);
+        let act = |umem: &Umem| {
+            let frames = umem.take_jumbo(1);
+            umem.put_jumbo(&frames);
+            umem.leave();
+        };
+        let other = spawn(&umem, act);
+        act(&umem);
+        other.join().unwrap();
+        assert_eq!(umem.jumbo_free.load(Ordering::Relaxed), 2);
         umem.assert_gone();
     });
 }
