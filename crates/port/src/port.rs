@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use linerate_skb::knob::HOT_LIST;
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_each;
 
@@ -16,8 +17,8 @@ use crate::spec::{Spec, shown};
 use crate::stats::{DriverCounts, QueueCounts};
 use crate::waker::Waker;
 
-/// Frames of a port's own pool for its program's batches and queues.
-const PROGRAM_FRAMES: u64 = 4096;
+/// Frames of a port's own pool for its program's batches.
+const PROGRAM_FRAMES: u64 = 3072;
 /// Number of packets of the greatest length for which the program's frames must suffice.
 const PROGRAM_BATCH: u64 = 64;
 
@@ -68,8 +69,13 @@ impl Port {
         let needs = plan.needs()?;
         let longest = needs.packet_max_bytes;
         let more = longest.div_ceil(Pool::builder().data_room()).saturating_sub(1) as u64;
+        let queues = needs.queues.max(1) as u64;
+        // As long as `Port::of` makes each of them.
+        let rings = (needs.ring_frames as u64).div_ceil(queues);
+        let hot_list_len = HOT_LIST.clamp(HOT_LIST.default.max(rings));
         let holders = Holders::new()
-            .with("the program's batches and queues", PROGRAM_FRAMES)
+            .with("the program's batches", PROGRAM_FRAMES)
+            .with("hot lists", queues.saturating_mul(hot_list_len))
             .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
             .with("device rings", needs.ring_frames as u64);
         let pool = Pool::sized_for(&holders).name(&spec.name).trust(needs.trust).build()?;
@@ -77,6 +83,9 @@ impl Port {
     }
 
     /// Opens a port that receives into `pool`.
+    ///
+    /// Each of its queues keeps up to 1024 free frames, or as many as its rings hold, and at most a
+    /// quarter of the pool: the pool needs more frames than all its queues keep.
     ///
     /// # Errors
     /// As [`Port::open`].

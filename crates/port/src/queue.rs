@@ -121,7 +121,7 @@ impl Queue {
     }
 
     /// Sets the moderation mode, which decides when [`Queue::wait`] and [`Queue::arm`] poll the
-    /// queue again. The default is `adaptive`.
+    /// queue again. The default is `adaptive`. [`Moderation::clamped`] bounds its numbers.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.ops.moderator().set_mode(mode);
     }

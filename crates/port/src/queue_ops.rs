@@ -91,14 +91,15 @@ pub trait QueueOps: AsFd + Send {
     }
 
     /// Closes the device as dropping the queue does, so that [`counters`](QueueOps::counters) then
-    /// counts the packets that are lost by it. Afterwards the caller calls only `counters` and
-    /// `caps`, and drops the queue. A driver whose queue loses no packets when it is dropped need not
-    /// implement this method.
+    /// counts the packets that are lost by it, as far as the driver can count them. Afterwards the
+    /// caller calls only `counters` and `caps`, and drops the queue.
     ///
     /// Shape:  packets that the device has not sent -> dropped, and counted as
-    ///         [`tx_lost`](Counters::tx_lost); packets that it has received -> counted as
-    ///         [`rx_missed`](Counters::rx_missed).
-    /// Cost:   may wait until `until` for the device to send packets and to give up frames.
+    ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`); packets that it has received
+    ///         -> counted as [`rx_missed`](Counters::rx_missed) (`xdp`, `memif`). Other drivers lose
+    ///         received packets without counting them.
+    /// Cost:   may wait until `until` for the device to send packets and to give up frames; a memif
+    ///         client waits for its control thread for 50 ms even if `until` has passed.
     fn close(&mut self, until: Instant) {
         let _ = until;
     }

@@ -14,8 +14,8 @@ use linerate_wire::{
     EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
 };
 
-use crate::host::headers::UDP_CHECK;
-use crate::host::offload::TAG_AT;
+use crate::host::headers::{self, UDP_CHECK};
+use crate::host::offload::{self, TAG_AT};
 use crate::view::{Views, head_mut, private};
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
@@ -26,8 +26,8 @@ const TUNNEL_V6_UDP: u16 = 54;
 /// Methods that add and remove headers and change the length of payloads.
 ///
 /// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or the
-/// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that nothing behind could
-/// cut. After an error the packet is as it was.
+/// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that no port could cut
+/// then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a device, may be complete.
 ///
 /// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What [`Reshape::push_vlan`],
 /// [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of it, so they move it into the bytes first.
@@ -92,7 +92,10 @@ pub trait Reshape {
 
 impl Reshape for Skb {
     fn push_vlan(&mut self, tag: VlanTag) -> Result<(), DropReason> {
-        around_tag(self, |skb| push(skb, VLAN_BYTES, |head| head.push_vlan(tag)))
+        around_tag(self, |skb| {
+            prepare(skb, headers::takes_tag)?;
+            push(skb, VLAN_BYTES, |head| head.push_vlan(tag))
+        })
     }
 
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason> {
@@ -110,7 +113,7 @@ impl Reshape for Skb {
         dst: Ipv4Addr,
         protocol: Protocol,
     ) -> Result<(), DropReason> {
-        cuttable(self, protocol)?;
+        prepare(self, |data| takes_ip(protocol, data))?;
         push(self, IPV4_BYTES, |head| head.push_ipv4(src, dst, protocol))
     }
 
@@ -120,7 +123,7 @@ impl Reshape for Skb {
         dst: Ipv6Addr,
         protocol: Protocol,
     ) -> Result<(), DropReason> {
-        cuttable(self, protocol)?;
+        prepare(self, |data| takes_ip(protocol, data))?;
         push(self, IPV6_BYTES, |head| head.push_ipv6(src, dst, protocol))
     }
 
@@ -158,10 +161,24 @@ fn removed(is_removed: bool) -> Result<(), DropReason> {
     if is_removed { Ok(()) } else { Err(DropReason::MALFORMED) }
 }
 
-/// Refuses a superframe that could not be cut into segments after a header of `protocol` is added.
-fn cuttable(skb: &Skb, protocol: Protocol) -> Result<(), DropReason> {
-    let known = matches!(protocol, Protocol::IPIP | Protocol::IPV6);
-    if skb.offload().is_gso() && !known { Err(DropReason::UNSUPPORTED) } else { Ok(()) }
+/// Prepares a packet for one more header, if ports do not find its own headers behind that one, as `is_parsed` tells:
+/// completes SCTP's CRC. Other checksums are found by their offset.
+///
+/// # Errors
+/// `UNSUPPORTED` for a superframe, which needs its headers to be cut; those of the CRC.
+fn prepare(skb: &mut Skb, is_parsed: impl FnOnce(&[u8]) -> bool) -> Result<(), DropReason> {
+    let left = skb.offload();
+    let needs_headers = left.is_gso() || offload::is_sctp(skb, left);
+    if !needs_headers || headers::of(skb, is_parsed) {
+        return Ok(());
+    }
+    // This refuses a superframe.
+    offload::finish_one(skb, left)
+}
+
+/// Returns true if ports find the headers of `data` behind an IP header of `protocol`.
+fn takes_ip(protocol: Protocol, data: &[u8]) -> bool {
+    matches!(protocol, Protocol::IPIP | Protocol::IPV6) && headers::takes_ip(data)
 }
 
 /// Removes `tag` from the metadata, and returns it.
@@ -224,9 +241,7 @@ fn push_tunnel(
     tunnel: &Tunnel,
     write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
 ) -> Result<(), DropReason> {
-    if skb.offload().is_gso() {
-        return Err(DropReason::UNSUPPORTED);
-    }
+    prepare(skb, |_| false)?;
     push(skb, tunnel.header_bytes(), write)?;
     if tunnel.src.is_ipv4() {
         return Ok(());
@@ -250,7 +265,7 @@ fn push_tunnel(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{PARTIAL, bytes, unfinished};
+    use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
     use linerate_skb::{Pool, Trust};
     use linerate_wire::{Mac, ip, udp};
 
@@ -288,6 +303,78 @@ mod tests {
             assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
             assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
         }
+    }
+
+    /// Returns a packet of SCTP whose CRC is left to a device.
+    fn unfinished_sctp(pool: &Pool) -> Skb {
+        let mut skb = pool.local().alloc_copy(&ipv4(132, 40)).unwrap();
+        skb.set_offload(Offload { csum_offset: 8, ..PARTIAL });
+        skb
+    }
+
+    #[test]
+    fn crc_of_sctp_is_complete_behind_headers_that_ports_do_not_parse() {
+        let pool = pool();
+        let [src, dst] = OUTSIDE;
+        let mut plain = unfinished_sctp(&pool);
+        plain.complete_checksum().unwrap();
+        let right = bytes(&plain);
+        for v6 in [false, true] {
+            let mut skb = unfinished_sctp(&pool);
+            skb.push_vxlan(&tunnel(v6)).unwrap();
+            assert_eq!(skb.offload().needs_checksum(), v6);
+            skb.complete_checksum().unwrap();
+            let frame = bytes(&skb);
+            assert!(udp(&frame).unwrap().checksum_ok() && frame.ends_with(&right), "{v6}");
+        }
+        // An IP header of a protocol that ports do not parse.
+        let mut skb = unfinished_sctp(&pool);
+        skb.push_ipv4(src, dst, Protocol(47)).unwrap();
+        assert!(skb.offload() == Offload::NONE && bytes(&skb).ends_with(&right[14..]));
+        // Deeper than ports parse.
+        let mut skb = unfinished_sctp(&pool);
+        for depth in 1..4 {
+            skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+            assert_eq!(skb.offload().needs_checksum(), depth < 3, "{depth}");
+        }
+        assert!(bytes(&skb).ends_with(&right[14..]));
+        let mut skb = unfinished_sctp(&pool);
+        for tags in 1..4 {
+            skb.push_vlan(VlanTag::new(tags, 0)).unwrap();
+            assert_eq!(skb.offload().needs_checksum(), tags < 3, "{tags}");
+        }
+        assert!(bytes(&skb).ends_with(&right[14..]));
+    }
+
+    #[test]
+    fn superframe_that_no_port_could_cut_is_not_made() {
+        let pool = pool();
+        let [src, dst] = OUTSIDE;
+        let superframe = || {
+            let mut skb = pool.local().alloc_copy(&ipv4(6, 100)).unwrap();
+            skb.set_offload(SUPERFRAME);
+            skb
+        };
+        let mut skb = superframe();
+        for _ in 0..2 {
+            skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+        }
+        let before = (bytes(&skb), skb.offload());
+        assert_eq!(skb.push_ipv4(src, dst, Protocol::IPIP), Err(DropReason::UNSUPPORTED));
+        assert_eq!((bytes(&skb), skb.offload()), before);
+        let mut skb = superframe();
+        skb.push_vlan(VlanTag::new(5, 0)).unwrap();
+        skb.push_vlan(VlanTag::new(7, 0).service()).unwrap();
+        let before = (bytes(&skb), skb.offload());
+        assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
+        assert_eq!((bytes(&skb), skb.offload()), before);
+        // The tag of the metadata counts, and stays there.
+        let mut skb = superframe();
+        skb.push_vlan(VlanTag::new(5, 0)).unwrap();
+        let tag = Some(Vlan { tci: 7, protocol: 0x88a8 });
+        skb.set_vlan(tag);
+        assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
+        assert_eq!(skb.vlan(), tag);
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub struct QueueCounts {
     pub hold_ends: u64,
     /// Times that the owner was about to sleep and found an event.
     pub rechecks: u64,
-    /// Packets that the kernel or peer counts as lost before they reached the queue.
+    /// Packets that the kernel or peer counts as lost before they reached the queue, or that the
+    /// queue had not read when its ring was closed.
     pub rx_missed: u64,
     /// Polls that ended early because the pool had no frame.
     pub rx_nombuf: u64,
@@ -144,7 +145,7 @@ driver_counts! {
     missed_no_frame "missed_no_frame_packets" "no frame",
     /// Missed packets that had arrived in the receive ring and were not read before the ring was
     /// closed.
-    missed_unread "missed_unread_packets" "unread at the close",
+    missed_unread "missed_unread_packets" "unread when the ring was closed",
     /// Times that the socket was reopened because the device kept packets and returned none.
     resets "resets" "resets",
     /// Invalid descriptors of the device, each refused.
@@ -169,7 +170,8 @@ pub struct Registers {
 /// Counters of one queue that its driver keeps, since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Packets that the kernel or the peer counts as lost before they reached the queue.
+    /// Packets that the kernel or the peer counts as lost before they reached the queue, or that the
+    /// queue had not read when its ring was closed.
     pub rx_missed: u64,
     /// Receives that ended early because the pool had no frame. The remaining packets wait in the
     /// device's ring or in the file, or are made later.

@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use crate::error::{Code, Result};
-use crate::unix::{self, pass_rights};
+use crate::unix::{self, pass_rights, passes_rights};
 
 /// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them, the
 /// kernel does not close any itself; closing an unknown file could block for ever.
@@ -106,7 +106,18 @@ impl Seqpacket {
         let _ = pass_rights(&self.fd, true);
     }
 
+    /// Returns true if the kernel refuses the descriptors that the peer sends: from Linux 6.16 on, before
+    /// [`Seqpacket::take_descriptors`]. Then no descriptor waits to be received, either.
+    ///
+    /// Cost: one syscall.
+    #[must_use]
+    pub fn refuses_descriptors(&self) -> bool {
+        passes_rights(&self.fd).is_ok_and(|passes| !passes)
+    }
+
     /// Connects to the socket that listens at `path`.
+    ///
+    /// The peer can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///
     /// # Errors
     /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted.
@@ -214,12 +225,18 @@ mod tests {
     fn descriptors_are_refused_until_they_are_taken() {
         let (_listener, near, far) = pair(&path("rights"));
         assert_eq!(near.peer_user().unwrap(), rustix::process::geteuid().as_raw());
-        if pass_rights(&near.fd, false).is_err() {
+        if passes_rights(&near.fd).is_err() {
+            assert!(!near.refuses_descriptors() && !far.refuses_descriptors());
             return eprintln!("skipped: no SO_PASSRIGHTS before Linux 6.16");
         }
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(near.send(b"x", Some(file.as_fd())).is_err());
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            assert!(to.refuses_descriptors());
+            let refused = from.send(b"x", Some(file.as_fd())).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
         far.take_descriptors();
+        assert!(!far.refuses_descriptors());
         near.send(b"x", Some(file.as_fd())).unwrap();
         assert_eq!(far.receive(&mut [0; 8]).unwrap().unwrap().fds.len(), 1);
     }

@@ -124,12 +124,14 @@ pub fn own_user() -> u32 {
 }
 
 /// Connects to the socket of type `kind` that listens at `path`; calls on the descriptor never
-/// block.
+/// block. The peer can send no descriptors, where the kernel knows that (6.16).
 ///
 /// # Errors
 /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted, EPROTOTYPE if it is of another type.
 pub fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     let fd = socket(kind)?;
+    // As in `Listener::bind`. Set it before the peer knows the socket, so that none is under way.
+    let _ = pass_rights(&fd, false);
     rustix::net::connect(&fd, &address(path)?)?;
     Ok(fd)
 }
@@ -150,6 +152,22 @@ pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, len)
     };
     Ok(check(done).map(drop)?)
+}
+
+/// Returns whether peers may send descriptors to a socket.
+///
+/// # Errors
+/// ENOPROTOOPT before Linux 6.16, where they always may.
+pub(crate) fn passes_rights(fd: &OwnedFd) -> io::Result<bool> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to one local variable, and the length to another.
+    let done = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, &raw mut len)
+    };
+    check(done)?;
+    Ok(value != 0)
 }
 
 /// Locks the folder of `path` against another process that checks the same leftover file.

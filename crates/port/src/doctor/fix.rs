@@ -1,9 +1,10 @@
 //! Remedies for findings, and the extent to which doctor has tested each.
 //!
-//! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on a
-//! veth of the same name in a network namespace of its own, where it can change nothing; for any other
-//! command, doctor checks that the program is installed. A command with a placeholder, as IFACE, cannot be
-//! tested, nor can a command with further words after it.
+//! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on
+//! a veth of the same name in a network namespace of its own, where it can change nothing. If it fails
+//! there, it is shown as not verified: it may need a property that a veth lacks. For any other command,
+//! and if such a namespace cannot be made, doctor checks that the program is installed. A command with
+//! a placeholder, as IFACE, cannot be tested, nor can a command with further words after it.
 
 use std::env;
 use std::fmt;
@@ -46,9 +47,9 @@ pub struct Fix {
 pub enum Proof {
     /// The command ran successfully in a network namespace of its own.
     Ran,
-    /// The command's program is installed.
+    /// The command's program is installed; the command was not run.
     Found,
-    /// The command was not tested.
+    /// The command was not tested, or it failed in the network namespace.
     Unverified,
 }
 
@@ -96,12 +97,15 @@ fn is_complete(command: &str) -> bool {
 fn proof(command: &str) -> Proof {
     let words: Vec<&str> = command.split_whitespace().collect();
     let interface = match words[..] {
-        ["ip", "link", "set", name, ..] | ["ethtool", _, name, ..] => Some(name),
+        ["ip", "link", "set", "dev", name, ..]
+        | ["ip", "link", "set", name, ..]
+        | ["ethtool", _, name, ..] => Some(name),
         _ => None,
     };
-    match interface.map(|name| runs(&words, name)) {
-        Some(Some(true)) => Proof::Ran,
-        _ => Proof::Found,
+    match interface.and_then(|name| runs(&words, name)) {
+        Some(true) => Proof::Ran,
+        Some(false) => Proof::Unverified,
+        None => Proof::Found,
     }
 }
 
@@ -178,7 +182,10 @@ mod tests {
         }
         assert_eq!(Fix::of("ip link set eth7 up").unwrap().proof, Proof::Ran);
         assert_eq!(Fix::of("bring it up: ip link set eth7 up").unwrap().proof, Proof::Ran);
-        assert_eq!(Fix::of("ip link set eth7 sideways").unwrap().proof, Proof::Found);
+        assert_eq!(Fix::of("ip link set dev eth7 up").unwrap().proof, Proof::Ran);
+        let failed = Fix::of("ip link set eth7 sideways").unwrap();
+        assert_eq!(failed.proof, Proof::Unverified);
+        assert_eq!(failed.command.as_deref(), Some("ip link set eth7 sideways"));
         assert!(!Path::new("/sys/class/net/eth7").exists());
     }
 }

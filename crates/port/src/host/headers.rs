@@ -37,6 +37,12 @@ const TYPE_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 
+/// Options of IPv4: the end of the list, a filler, and the two kinds of source route.
+const END: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const LOOSE_ROUTE: u8 = 131;
+const STRICT_ROUTE: u8 = 137;
+
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -56,7 +62,8 @@ pub(crate) struct IpHeader {
     pub v6: bool,
     /// Protocol of the header that follows.
     pub protocol: u8,
-    /// Offset of the final destination's address: in a routing header if the packet is not there yet.
+    /// Offset of the final destination's address: in a routing header or a source route if the packet is not there
+    /// yet.
     to: usize,
 }
 
@@ -80,7 +87,11 @@ impl IpHeader {
                 let fragment = u16_at(ip, 6)? & 0x3fff != 0;
                 let protocol = *ip.get(9)?;
                 let whole = bytes >= 20 && !fragment;
-                let header = IpHeader { at, end: at + bytes, v6: false, protocol, to: at + 16 };
+                let to = match ip.get(20..bytes) {
+                    Some(options) if bytes > 20 => final_destination(options).unwrap_or(16),
+                    _ => 16,
+                };
+                let header = IpHeader { at, end: at + bytes, v6: false, protocol, to: at + to };
                 whole.then_some(header)
             }
             6 => {
@@ -155,6 +166,43 @@ impl IpHeader {
         };
         IpHeader::at(data, self.end).filter(|inner| inner.v6 == v6)
     }
+}
+
+/// Returns the offset in an IPv4 header of the final destination's address, if `options` have a source route with hops
+/// left: the last address of the route. The checksum of the transport header covers that address.
+///
+/// Source: RFC 791, 3.1.
+#[cold]
+fn final_destination(options: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match *options.get(at..)? {
+            [LOOSE_ROUTE | STRICT_ROUTE, len, pointer, ..] if pointer <= len => {
+                let end = at + usize::from(len);
+                let has_address = len >= 7 && end <= options.len();
+                return if has_address { Some(20 + end - 4) } else { None };
+            }
+            [NO_OPERATION, ..] => at += 1,
+            [kind, len, ..] if kind != END && len >= 2 => at += usize::from(len),
+            _ => return None,
+        }
+    }
+}
+
+/// Returns true if the headers of `data` are still found behind one more VLAN tag.
+pub(crate) fn takes_tag(data: &[u8]) -> bool {
+    let longest = TYPE_AT + VLAN_BYTES * TAGS_MAX + 2;
+    network(data).is_some_and(|at| at < longest)
+}
+
+/// Returns true if the headers of `data` are still found behind one more IP header.
+pub(crate) fn takes_ip(data: &[u8]) -> bool {
+    let Some(mut ip) = IpHeader::first(data) else { return false };
+    for _ in 1..IP_HEADERS_MAX {
+        let Some(inner) = ip.inner(data) else { return true };
+        ip = inner;
+    }
+    false
 }
 
 /// Returns the offset of the network header, after up to [`TAGS_MAX`] tags.

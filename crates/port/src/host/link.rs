@@ -69,10 +69,11 @@ impl Link {
     }
 
     /// Records that the device is no longer bound to its interface, although an interface with its
-    /// index exists.
+    /// index exists: one that was moved away and is back, because a new one gets another index.
     pub fn moved(&mut self) {
-        let why = "the interface was moved to another network namespace, or deleted, meanwhile";
-        self.fail(why, "open the port again");
+        let why = "the interface was moved to another network namespace and back, so the kernel \
+                   unbound the port's socket";
+        self.fail(why, "start the program again, or open the port again");
     }
 
     fn fail(&mut self, why: &str, fix: &str) {

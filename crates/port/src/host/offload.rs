@@ -72,11 +72,7 @@ fn is_not_first(skb: &Skb, offload: Offload) -> bool {
         return true;
     }
     match offload.needs_checksum() {
-        true if offload.csum_offset == SCTP_CHECK
-            && protocol_of(skb, offload) == Some(headers::SCTP) =>
-        {
-            true
-        }
+        true if is_sctp(skb, offload) => true,
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
         false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),
     }
@@ -100,6 +96,13 @@ fn is_ipv6(data: &[u8]) -> bool {
     let Some(head) = data.first_chunk::<21>() else { return false };
     let transport = matches!(head[20], headers::TCP | headers::UDP);
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
+}
+
+/// Returns true if the checksum that is left is SCTP's CRC32c, at a place where [`finish_one`] finds it.
+pub(crate) fn is_sctp(skb: &Skb, offload: Offload) -> bool {
+    offload.needs_checksum()
+        && offload.csum_offset == SCTP_CHECK
+        && protocol_of(skb, offload) == Some(headers::SCTP)
 }
 
 /// Returns the protocol of the header whose checksum is missing, if an IP header is right before it.

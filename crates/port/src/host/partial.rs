@@ -7,11 +7,18 @@
 //! leaves 0.
 
 use linerate_skb::{Offload, Skb};
+use linerate_sys::vnet::GSO_ECN;
 use linerate_wire::IPV6_BYTES;
 
 use super::headers::{
     self, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK, u16_at,
 };
+
+/// A superframe kind that virtio does not define, so that every port and the kernel refuse the packet.
+const GSO_UNKNOWN: u8 = 0x7f;
+/// Offset of the flags in TCP's header, and the flag CWR.
+const TCP_FLAGS: usize = 13;
+const CWR: u8 = 0x80;
 
 /// An unfinished packet: its innermost IP header, and the offset of the checksum after it.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +28,7 @@ struct Unfinished {
 }
 
 /// Marks a packet whose checksum is still to be computed, also one in an IP tunnel; a TCP packet
-/// longer than the interface's MTU is marked as a superframe to be cut.
+/// longer than the interface's MTU is marked as a superframe to be cut, a UDP packet as one that every port drops.
 ///
 /// Cost: its headers are read.
 pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
@@ -39,16 +46,23 @@ pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload>
     let flags = Offload::NEEDS_CHECKSUM;
     let partial = Offload { flags, csum_start, csum_offset, ..Offload::NONE };
     let longest = headers::network(data)? + mtu_bytes;
-    let whole = len <= longest || offset != usize::from(TCP_CHECK);
-    Some(if whole { partial } else { superframe(partial, data, ip, longest) })
+    Some(match ip.protocol {
+        TCP if len > longest => superframe(partial, data, ip, longest),
+        // Only its sender knows where the datagrams of this superframe end: sent as one, they would be another message.
+        UDP if len > longest => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
+        _ => partial,
+    })
 }
 
 /// Returns the offload header that cuts a superframe into packets that the interface accepts.
 fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Offload {
     let header = data.get(ip.end + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let piece = longest.saturating_sub(ip.end + header);
+    // By RFC 3168 only the first segment has the flag. Accurate ECN wants it in each, and cannot be told apart here.
+    let cwr = data.get(ip.end + TCP_FLAGS).is_some_and(|flags| flags & CWR != 0);
+    let kind = if ip.v6 { Offload::GSO_TCPV6 } else { Offload::GSO_TCPV4 };
     Offload {
-        gso_type: if ip.v6 { Offload::GSO_TCPV6 } else { Offload::GSO_TCPV4 },
+        gso_type: kind | if cwr { GSO_ECN } else { 0 },
         hdr_len: (ip.end + header) as u16,
         gso_size: piece.min(usize::from(u16::MAX)) as u16,
         ..partial
@@ -84,7 +98,9 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{chains, ipip, ipv4 as frame, ipv6};
+    use crate::host::segment::Cutter;
+    use crate::host::testing::{chains, ipip, ipv4 as frame, ipv6, source_routed};
+    use linerate_skb::DropReason;
     use linerate_wire::checksum;
 
     fn unfinished(data: &[u8]) -> Option<(usize, usize)> {
@@ -133,6 +149,34 @@ mod tests {
     }
 
     #[test]
+    fn packet_under_way_by_a_source_route_is_found_unfinished() {
+        for (protocol, offset) in [(TCP, 16), (UDP, 6)] {
+            let mut packet = source_routed(frame(protocol, 100));
+            assert_eq!(unfinished(&packet), Some((42, offset)));
+            // A filler before the option, and no end of the list behind it.
+            packet[34..42].rotate_right(1);
+            packet[34] = 1;
+            assert_eq!(unfinished(&packet), Some((42, offset)));
+            packet[37] = 8;
+            assert_eq!(unfinished(&packet), None, "the packet has passed its route");
+        }
+    }
+
+    #[test]
+    fn udp_that_is_longer_than_the_interface_takes_is_dropped_by_every_port() {
+        let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        for (payload, is_dropped) in [(1472, false), (1473, true), (3000, true)] {
+            let mut skb = mem.alloc_copy(&frame(UDP, payload)).unwrap();
+            mark(&mut skb, 1500);
+            let left = skb.offload();
+            assert_eq!((left.is_gso(), left.needs_checksum()), (is_dropped, !is_dropped));
+            let refused = Cutter::of(&skb).map(drop);
+            assert!(!is_dropped || refused == Err(DropReason::UNSUPPORTED), "{payload}");
+        }
+    }
+
+    #[test]
     fn tcp_that_is_longer_than_the_interface_takes_is_a_superframe() {
         let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
         let mut mem = pool.local();
@@ -144,6 +188,9 @@ mod tests {
         let long = marked(&frame(TCP, 3000));
         assert_eq!((long.gso_type, long.hdr_len, long.gso_size), (Offload::GSO_TCPV4, 54, 1460));
         assert!(!marked(&frame(TCP, 1460)).is_gso() && marked(&frame(TCP, 1461)).is_gso());
+        let mut reduced = frame(TCP, 3000);
+        reduced[47] |= CWR;
+        assert_eq!(marked(&reduced).gso_type, Offload::GSO_TCPV4 | GSO_ECN);
         assert!(marked(&frame(UDP, 1460)).needs_checksum());
     }
 

@@ -63,11 +63,13 @@ impl Cutter {
         };
         let ips = ip_headers(&headers[..copied]).ok_or(DropReason::MALFORMED)?;
         let ip = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?;
-        if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) {
-            // The GSO type does not match the innermost header that was found. If the checksum begins behind that
-            // header, the packet is in an unknown tunnel; otherwise its headers contradict the type.
-            let start = usize::from(offload.csum_start);
-            let further = offload.needs_checksum() && start > ip.end;
+        let start = usize::from(offload.csum_start);
+        let is_elsewhere = offload.needs_checksum() && start != ip.end;
+        if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) || is_elsewhere {
+            // The innermost header that was found is not the superframe's. If the checksum begins behind that header,
+            // the packet is in an unknown tunnel, for UDP also in one over UDP; otherwise its headers contradict its
+            // offload.
+            let further = is_elsewhere && start > ip.end;
             let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };
             return Err(reason);
         }
@@ -90,7 +92,7 @@ impl Cutter {
         let headers_len = transport + header_bytes;
         let gso_size = usize::from(offload.gso_size);
         let fits = header_bytes >= shortest && headers_len <= copied;
-        if !fits || len <= headers_len || gso_size == 0 {
+        if !fits || gso_size == 0 {
             return None;
         }
         if (len - headers_len).div_ceil(gso_size) > SEGMENTS_MAX {
@@ -123,7 +125,8 @@ impl Cutter {
     ) -> bool {
         let headers = &self.headers[..self.headers_len];
         let payload = self.len - headers.len();
-        while self.done < payload && out.spare() > 0 {
+        // Headers without payload are one segment: the kernel, too, takes them for an ordinary packet.
+        while (self.done < payload || self.segments == 0) && out.spare() > 0 {
             let piece = self.gso_size.min(payload - self.done);
             scratch.clear();
             scratch.extend_from_slice(headers);
@@ -139,7 +142,7 @@ impl Cutter {
             self.done += piece;
             self.segments += 1;
         }
-        self.done == payload
+        self.done == payload && self.segments > 0
     }
 
     /// Writes the length, id and checksum of an IP header of a segment.
@@ -219,7 +222,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{self, bytes, chains, ipip, ipv4, ipv6};
+    use crate::host::testing::{self, bytes, chains, ipip, ipv4, ipv6, source_routed};
     use linerate_skb::Pool;
 
     const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
@@ -318,6 +321,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn superframe_under_way_by_a_source_route_is_cut_with_checksums_for_its_destination() {
+        let plain = cut(&ipv4(6, 2500), SUPER, 64).unwrap();
+        let all = cut(&source_routed(ipv4(6, 2500)), SUPER.pushed(8).unwrap(), 64).unwrap();
+        assert_eq!(all.len(), plain.len());
+        for (i, (one, plain)) in all.iter().zip(&plain).enumerate() {
+            assert!(one[42..] == plain[34..], "segment {i}");
+            assert_eq!(checksum::finish(checksum::sum(&one[14..42])), 0);
+        }
+    }
+
+    #[test]
+    fn superframe_of_udp_in_a_tunnel_over_udp_is_not_cut_at_the_tunnels_header() {
+        let inner = ipv4(17, 3000);
+        let mut frame = ipv4(17, 8 + inner.len());
+        frame.truncate(42 + 8);
+        frame.extend(&inner);
+        let left = Offload { gso_type: GSO_UDP_L4, hdr_len: 92, csum_offset: 6, ..SUPER };
+        let refused = |csum_start| cut(&frame, Offload { csum_start, ..left }, 8).unwrap_err();
+        assert_eq!(refused(84), DropReason::UNSUPPORTED);
+        assert_eq!(refused(33), DropReason::MALFORMED, "within the IP header");
+    }
+
     const SUPER6: Offload = Offload { gso_type: GSO_TCPV6, csum_start: 54, hdr_len: 74, ..SUPER };
 
     #[test]
@@ -403,6 +429,18 @@ mod tests {
     }
 
     #[test]
+    fn superframe_of_headers_alone_leaves_as_one_packet() {
+        let mut segment = ipv4(6, 0);
+        segment[47] = 0x10 | FIN_PSH;
+        let udp = Offload { gso_type: GSO_UDP_L4, csum_offset: 6, ..SUPER };
+        for (frame, offload) in [(segment, SUPER), (ipv4(17, 0), udp)] {
+            let all = cut(&frame, offload, 1).unwrap();
+            assert!(all.len() == 1 && whole(&all[0]), "{all:?}");
+            assert_eq!((all[0].len(), all[0].get(47)), (frame.len(), frame.get(47)));
+        }
+    }
+
+    #[test]
     fn segment_that_is_longer_than_ip_can_state_is_not_made() {
         let frame = |bytes: usize| ipv4(6, bytes - 54);
         // 65,535 bytes behind the Ethernet header, and one more.
@@ -446,8 +484,6 @@ mod tests {
         assert_eq!(refused(14, 0x44, SUPER), DropReason::MALFORMED);
         assert_eq!(refused(23, 17, SUPER), DropReason::MALFORMED);
         assert_eq!(refused(46, 0x40, SUPER), DropReason::MALFORMED);
-        let short = cut(&frame[..54], SUPER, 8).unwrap_err();
-        assert_eq!(short, DropReason::MALFORMED);
         for len in 0..54 {
             if len > 0 {
                 assert!(cut(&frame[..len], SUPER, 8).is_err(), "{len}");

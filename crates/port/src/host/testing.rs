@@ -338,6 +338,18 @@ pub(crate) fn chains(next: u8) -> [(u8, Vec<u8>); 4] {
     [(0, options), (44, vec![next, 0, 0, 0, 1, 2, 3, 4]), (43, route), (43, segments)]
 }
 
+/// Returns the IPv4 packet of `frame` under way by a loose source route: the header has the address of the next hop,
+/// and the option has the destination's.
+pub(crate) fn source_routed(mut frame: Vec<u8>) -> Vec<u8> {
+    let route = [131, 7, 4, frame[30], frame[31], frame[32], frame[33], 0];
+    frame[30..34].copy_from_slice(&[10, 0, 0, 9]);
+    frame.splice(34..34, route);
+    frame[14] = 0x47;
+    let len = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    frame
+}
+
 /// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is correct.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;

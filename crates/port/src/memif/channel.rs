@@ -37,6 +37,14 @@ impl Channel {
         self.0.peer_user().unwrap_or(NO_USER)
     }
 
+    /// Returns the user who can keep a thread that closes this socket: the peer's, or `None` if the kernel has refused
+    /// all of the peer's descriptors. A socket without them is closed without a wait.
+    ///
+    /// Cost: one or two syscalls.
+    pub fn close_user(&self) -> Option<u32> {
+        if self.0.refuses_descriptors() { None } else { Some(self.user()) }
+    }
+
     /// Ends the connection, so that the peer knows it before the socket is closed, which can take long.
     pub fn shut(&self) {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);

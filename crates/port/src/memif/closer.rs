@@ -5,11 +5,16 @@
 //! threads for which no other thread waits.
 //!
 //! ```text
-//!   dispose ──► waiting: [user a][user a][user b]… ──► 8 threads, of which 2 at most drop objects of one user
+//!   dispose ──► waiting: [user a][user a][user b]… ──► 8 threads, of which 2 at most drop objects of one user, and
+//!                                                      7 at most objects of users
 //! ```
 //!
 //! A peer can keep a thread for as long as it likes, by a file of a file system that it serves. So a user can neither
 //! take all threads nor all places of objects that wait: only the peers of that user are refused.
+//!
+//! The socket of a refused peer has taken no descriptors, so its close does not wait, and it does not count as an
+//! object of the user ([`super::channel::Channel::close_user`]). Before Linux 6.16 every socket takes descriptors, so
+//! a user that is refused often enough takes all places.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -31,9 +36,9 @@ impl Waste {
         Waste { user: None, object: Box::new(object) }
     }
 
-    /// Returns an object that came from a peer of this user.
-    pub fn of(user: u32, object: impl Send + 'static) -> Waste {
-        Waste { user: Some(user), object: Box::new(object) }
+    /// Returns an object that came from a peer of this user; as [`Waste::own`] without a user.
+    pub fn of(user: impl Into<Option<u32>>, object: impl Send + 'static) -> Waste {
+        Waste { user: user.into(), object: Box::new(object) }
     }
 }
 
@@ -55,10 +60,12 @@ impl Drop for Useless {
 const THREADS_MAX: usize = 8;
 /// Most threads that drop objects of one user at a time.
 const THREADS_OF_USER: usize = 2;
+/// The same for all users together. One thread is left for the objects that no peer can keep from being dropped.
+const THREADS_OF_USERS: usize = THREADS_MAX - 1;
 /// Limit of the number of objects that are not dropped yet. At this number no more peers are accepted.
-const PENDING_MAX: usize = 128;
+pub(super) const PENDING_MAX: usize = 128;
 /// The same for the objects and the peers of one user.
-const PENDING_OF_USER: usize = 32;
+pub(super) const PENDING_OF_USER: usize = 32;
 
 /// The closing threads, each started when it is needed.
 pub(super) struct Closer {
@@ -86,8 +93,10 @@ impl State {
     fn next(&mut self) -> Option<Waste> {
         let dropping = &self.dropping;
         let threads_of = |user| dropping.iter().filter(|other| **other == user).count();
-        let may_go =
-            |waste: &Waste| waste.user.is_none() || threads_of(waste.user) < THREADS_OF_USER;
+        let has_room = dropping.iter().flatten().count() < THREADS_OF_USERS;
+        let may_go = |waste: &Waste| {
+            waste.user.is_none() || (has_room && threads_of(waste.user) < THREADS_OF_USER)
+        };
         let place = self.waiting.iter().position(may_go)?;
         self.waiting.remove(place)
     }
@@ -163,12 +172,9 @@ impl Drop for Closer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
-    use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-    use std::time::{Duration, Instant};
-
-    const LONG: Duration = Duration::from_secs(10);
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     /// A test object whose drop blocks until the other end of the channel is gone.
     struct Lingering(Receiver<()>);
@@ -179,11 +185,8 @@ mod tests {
         }
     }
 
-    /// A test object that reports its drop to the other end.
-    struct Quick(#[allow(dead_code, reason = "dropped")] SyncSender<()>);
-
     /// Disposes of `n` objects of `user` that block until the returned senders are dropped.
-    fn block(closer: &mut Closer, user: u32, n: usize) -> Vec<SyncSender<()>> {
+    pub fn block(closer: &mut Closer, user: u32, n: usize) -> Vec<SyncSender<()>> {
         let one = |_| {
             let (sender, receiver) = sync_channel::<()>(0);
             closer.dispose(Waste::of(user, Lingering(receiver)));
@@ -191,6 +194,19 @@ mod tests {
         };
         (0..n).map(one).collect()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::block;
+    use super::*;
+    use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+    use std::time::{Duration, Instant};
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// A test object that reports its drop to the other end.
+    struct Quick(#[allow(dead_code, reason = "dropped")] SyncSender<()>);
 
     /// Returns true if a quick object is dropped.
     fn drops(closer: &mut Closer, user: Option<u32>) -> bool {
@@ -211,6 +227,8 @@ mod tests {
         assert!(drops(&mut closer, Some(3)) && drops(&mut closer, None));
         blocked.extend((3..5).flat_map(|user| block(&mut closer, user, PENDING_OF_USER)));
         assert!(closer.is_full(None) && closer.is_full(Some(9)));
+        // The objects of four users could keep eight threads.
+        assert!(drops(&mut closer, None));
         drop(blocked);
         let start = Instant::now();
         while closer.shared.lock().pending(None).0 > 0 {

@@ -28,6 +28,9 @@ pub(super) struct Connector {
     pool: Pool,
     watch: WaitSet,
     state: State,
+    /// The user of the last server, if the server was refused and its socket counts as that user's in the closing
+    /// threads.
+    refused: Option<u32>,
 }
 
 enum State {
@@ -50,7 +53,7 @@ impl Connector {
     pub fn new(config: &Config, pool: &Pool) -> Result<Connector> {
         check(config, pool)?;
         let (watch, state) = (WaitSet::new(0)?, State::Waiting(Instant::now()));
-        Ok(Connector { pool: pool.clone(), watch, state })
+        Ok(Connector { pool: pool.clone(), watch, state, refused: None })
     }
 
     /// Connects to the server, if its user is allowed: no other server gets the secret or the memory.
@@ -66,10 +69,11 @@ impl Connector {
             Err(ending) => Err(channel.refuse(ending)),
         };
         if let Err(why) = watched {
-            turn.waste.push(Waste::of(channel.user(), channel));
+            self.refused = channel.close_user();
+            turn.waste.push(Waste::of(self.refused, channel));
             return Err(Event::Ended(why));
         }
-        channel.0.take_descriptors();
+        self.refused = None;
         self.alarm(until);
         let machine = Client::new(turn.config);
         let handshake = Handshake { channel, machine, memory: None, until };
@@ -102,7 +106,7 @@ impl Connector {
         let user = self.channel().map(|channel| {
             // The socket stays readable until it is closed, which can be late.
             let _ = self.watch.delete(channel);
-            channel.user()
+            channel.close_user()
         });
         let state = std::mem::replace(&mut self.state, State::Waiting(again));
         turn.waste.extend(user.map(|user| Waste::of(user, state)));
@@ -135,7 +139,10 @@ impl Protocol for Connector {
             let mut fds = Vec::new();
             let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
-                State::Waiting(_) if turn.closer.is_full(None) => Err(Event::Ended(CLOSING.into())),
+                // Another attempt would add a socket that waits for its close.
+                State::Waiting(_) if turn.closer.is_full(self.refused) => {
+                    Err(Event::Ended(CLOSING.into()))
+                }
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
                 State::Handshake(handshake) => {
                     match handshake.turn(turn.config, &self.pool, now, &mut fds) {
@@ -206,7 +213,8 @@ impl Handshake {
         };
         let mut step = step.map_err(|ending| self.channel.refuse(ending))?;
         if let Step::Make(limits) = step {
-            let (memory, messages) = ClientMemory::new(limits, config, pool)?;
+            let made = ClientMemory::new(limits, config, pool);
+            let (memory, messages) = made.map_err(|why| self.channel.refuse(Ending::Unfit(why)))?;
             self.memory = Some(memory);
             step = self.machine.offer(messages).map_err(|ending| self.channel.refuse(ending))?;
         }

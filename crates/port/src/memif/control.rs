@@ -11,9 +11,10 @@
 //! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
 //! namespace that opens a port has a thread of its own.
 
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::wait::{Epoll, EventFd, EventFlags, NO_EVENT};
@@ -25,7 +26,10 @@ use super::sync::lock;
 
 /// Longest time that closing a port waits for its listener to be closed, and closing a queue for its connection
 /// to end.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Least time for which either waits, even if its caller has no time left: a thread that has a CPU answers sooner.
+/// Frames whose connection has not ended by then return to the pool later.
+const CLOSE_MIN: Duration = Duration::from_millis(50);
 /// The epoll tag of the mailbox; a port's tag is its address.
 const MAILBOX: u64 = 0;
 
@@ -63,6 +67,8 @@ pub(super) struct Control {
 struct Mailbox {
     bell: EventFd,
     orders: Mutex<Vec<Order>>,
+    /// True if a caller has waited for the thread in vain, and the thread has not read its orders since.
+    is_late: AtomicBool,
 }
 
 enum Order {
@@ -100,7 +106,8 @@ impl Control {
 
     fn start() -> Result<Control> {
         let what = "cannot start the control thread of memif";
-        let mailbox = Arc::new(Mailbox { bell: EventFd::new()?, orders: Mutex::new(Vec::new()) });
+        let (bell, orders, is_late) = (EventFd::new()?, Mutex::default(), AtomicBool::new(false));
+        let mailbox = Arc::new(Mailbox { bell, orders, is_late });
         let set = Arc::new(Epoll::new()?);
         set.add(&mailbox.bell, MAILBOX, EventFlags::IN)
             .map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
@@ -134,20 +141,39 @@ impl Control {
         Ok(())
     }
 
-    /// Makes the thread close a port, and waits a limited time for it: the listener is closed, and connections are
-    /// shut down, before this returns; their sockets are closed later.
+    /// Makes the thread close a port, and waits for it, for [`CLOSE_TIMEOUT`] at most: the listener is closed, and
+    /// connections are shut down, before this returns; their sockets are closed later.
     pub fn remove(&self, shared: &Arc<Shared>) {
         let (sender, closed) = sync_channel(0);
         self.order(Order::Remove(tag(shared), sender));
-        let _ = closed.recv_timeout(CLOSE_TIMEOUT);
+        self.wait(&closed, CLOSE_TIMEOUT);
     }
 
-    /// Makes the thread end the connection of `generation`, and waits a limited time for it; returns true if
-    /// that connection has ended.
-    pub fn hang_up(&self, shared: &Arc<Shared>, generation: u32, why: &'static str) -> bool {
+    /// Makes the thread end the connection of `generation`, and waits for it until `until`, but [`CLOSE_MIN`] at least
+    /// and [`CLOSE_TIMEOUT`] at most; returns true if that connection has ended.
+    pub fn hang_up(
+        &self,
+        shared: &Arc<Shared>,
+        generation: u32,
+        why: &'static str,
+        until: Instant,
+    ) -> bool {
         let (sender, ended) = sync_channel(0);
         self.order(Order::HangUp(tag(shared), generation, why, sender));
-        ended.recv_timeout(CLOSE_TIMEOUT) != Err(RecvTimeoutError::Timeout)
+        let left = until.saturating_duration_since(Instant::now());
+        self.wait(&ended, left.clamp(CLOSE_MIN, CLOSE_TIMEOUT))
+    }
+
+    /// Waits for `timeout` until the thread drops the sender of `done`; returns false if the thread has not. If the
+    /// thread is late already, waits for [`CLOSE_MIN`] only, because a caller that closes several ports waits for each.
+    fn wait(&self, done: &Receiver<()>, timeout: Duration) -> bool {
+        let is_late = &self.mailbox.is_late;
+        let timeout = if is_late.load(Ordering::Relaxed) { CLOSE_MIN } else { timeout };
+        let is_done = done.recv_timeout(timeout) != Err(RecvTimeoutError::Timeout);
+        if !is_done {
+            is_late.store(true, Ordering::Relaxed);
+        }
+        is_done
     }
 
     /// Makes the thread have `waste` dropped, after all orders that it has now.
@@ -207,6 +233,7 @@ impl Thread {
     /// false if the thread is to end.
     fn read_mailbox(&mut self) -> bool {
         self.mailbox.bell.drain();
+        self.mailbox.is_late.store(false, Ordering::Relaxed);
         let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
         for order in orders {
             match order {

@@ -140,10 +140,10 @@ impl Endpoint {
     }
 
     /// Ends the connection whose rings the endpoint has, for `why`, which is no fault of the peer; returns true
-    /// if that connection has ended. Waits for the control thread, a second at most.
+    /// if that connection has ended. Waits for the control thread as [`Link::hang_up`] does.
     #[cold]
-    pub fn hang_up(&self, why: &'static str) -> bool {
-        self.is_stale() || self.link.hang_up(self.generation.get(), why)
+    pub fn hang_up(&self, why: &'static str, until: Instant) -> bool {
+        self.is_stale() || self.link.hang_up(self.generation.get(), why, until)
     }
 
     /// Makes the endpoint's descriptor readable when `bell` is rung. If that fails,

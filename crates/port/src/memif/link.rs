@@ -16,7 +16,7 @@ use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::unix::own_user;
@@ -143,9 +143,9 @@ impl Link {
     /// Ends the connection of `generation` for `why`, which is no fault of the peer; returns true if that
     /// connection has ended.
     ///
-    /// Cost: waits for the control thread, a second at most.
-    pub fn hang_up(&self, generation: u32, why: &'static str) -> bool {
-        self.control.hang_up(&self.shared, generation, why)
+    /// Cost: waits for the control thread, until `until` or for [`Control::hang_up`]'s least time.
+    pub fn hang_up(&self, generation: u32, why: &'static str, until: Instant) -> bool {
+        self.control.hang_up(&self.shared, generation, why, until)
     }
 
     /// Has `waste` dropped after the connection has ended, whose end [`Link::hang_up`] has requested.

@@ -105,10 +105,11 @@ impl Listener {
     }
 
     /// Passes a client's socket, and the `rest` of its objects, to the closing threads. Stops
-    /// watching the socket: it stays readable until it is closed, which can be late.
+    /// watching the socket: it stays readable until it is closed, which can be late. There are objects
+    /// that came from the client only if the socket takes descriptors.
     fn retire(&self, channel: Channel, rest: impl Send + 'static, turn: &mut Turn<'_>) {
         let _ = self.watch.delete(&channel);
-        turn.waste.push(Waste::of(channel.user(), (channel, rest)));
+        turn.waste.push(Waste::of(channel.close_user(), (channel, rest)));
     }
 
     /// Accepts clients; returns false if no more can be accepted, for example without free
@@ -132,7 +133,7 @@ impl Listener {
                 }
                 Err(ending) => {
                     channel.refuse(ending);
-                    turn.waste.push(Waste::of(channel.user(), channel));
+                    turn.waste.push(Waste::of(channel.close_user(), channel));
                 }
             }
         }

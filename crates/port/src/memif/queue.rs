@@ -10,6 +10,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
 use super::closer::Waste;
 use super::config::{Role, Sharing};
+use super::control::CLOSE_TIMEOUT;
 use super::copies::{Copies, Stop};
 use super::endpoint::Endpoint;
 use super::link::Link;
@@ -108,18 +109,23 @@ impl MemifQueue {
 
     /// Releases the rings, and returns their frames to the pool.
     fn detach(&mut self) {
-        let mut rings = std::mem::take(&mut self.rings);
-        if let Some(rx) = &mut rings.rx {
-            // Packets in the ring that this queue has not received are lost.
-            self.missed += rx.unread() as u64;
-            self.end.forget(rx.bell());
-        }
+        let mut rings = self.take_rings();
         self.tx_lost += rings.close(&mut self.home);
         if rings.tx.is_some() || rings.rx.is_some() {
             self.end.retire(rings);
         }
         (self.retry_at, self.starved_until, self.room) = (None, None, Room::new());
         (self.short, self.stuck, self.copies.unfinished) = (None, None, 0);
+    }
+
+    /// Takes the rings out of the queue. Packets in them that it has not received are lost, and counted.
+    fn take_rings(&mut self) -> Rings {
+        let mut rings = std::mem::take(&mut self.rings);
+        if let Some(rx) = &mut rings.rx {
+            self.missed += rx.unread() as u64;
+            self.end.forget(rx.bell());
+        }
+        rings
     }
 
     /// Ends the connection with a peer that violates the protocol.
@@ -276,9 +282,10 @@ impl QueueOps for MemifQueue {
         self.rings.tx.as_ref().map_or(0, |tx| tx.under_way())
     }
 
-    /// Waits for the control thread, not for the peer: for as long as [`Endpoint::hang_up`].
-    fn close(&mut self, _: Instant) {
-        self.give_up();
+    /// Waits for the control thread, not for the peer: as [`Endpoint::hang_up`] does, which waits for a moment even if
+    /// `until` has passed, so that the frames return to the pool at once.
+    fn close(&mut self, until: Instant) {
+        self.give_up(until);
     }
 
     fn alarm(&mut self, at: Instant) -> bool {
@@ -374,25 +381,24 @@ impl MemifQueue {
 }
 
 impl MemifQueue {
-    /// Returns true if a peer that keeps to the protocol may still read or write frames of the pool in the
-    /// rings of this queue, because the connection has not ended.
-    fn is_shared(&self) -> bool {
+    /// Returns true if the connection must end before the rings of a client are given up. Either a peer that keeps to
+    /// the protocol may still read or write frames of the pool in them; or this is the port's only queue, and the peer
+    /// may still take copies, which would count as lost.
+    fn must_hang_up(&self) -> bool {
         let config = &self.end.link.config;
         let has_rings = self.rings.tx.is_some() || self.rings.rx.is_some();
-        has_rings && config.role == Role::Client && config.sharing != Sharing::Nothing
+        let ends = config.sharing != Sharing::Nothing || config.rings == 1;
+        has_rings && config.role == Role::Client && ends
     }
 
     /// Gives up the rings of a queue that is closed; a second call does nothing.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, until: Instant) {
         // Other queues may keep the connection. So end it before the frames return to the pool: they will
         // belong to other packets.
-        if self.is_shared() && !self.end.hang_up("a queue was closed") {
+        if self.must_hang_up() && !self.end.hang_up("a queue was closed", until) {
             // The control thread is late: it will end the connection first, and then have the rings dropped.
-            let rings = std::mem::take(&mut self.rings);
-            if let Some(rx) = &rings.rx {
-                self.end.forget(rx.bell());
-            }
-            let rings = LateRings { rings, home: self.pool.local_with(0) };
+            // Packets to send count as sent, because the peer may still take them.
+            let rings = LateRings { rings: self.take_rings(), home: self.pool.local_with(0) };
             self.end.link.dispose(Waste::own(rings));
         }
         self.detach();
@@ -401,7 +407,7 @@ impl MemifQueue {
 
 impl Drop for MemifQueue {
     fn drop(&mut self) {
-        self.give_up();
+        self.give_up(Instant::now() + CLOSE_TIMEOUT);
     }
 }
 

@@ -10,13 +10,16 @@
 //! ```
 //!
 //! At the same rate a stream gathers while it is held and a peer that waits for each answer does not: it is
-//! only slowed down. No rate tells the two apart, so a trial does, and its verdict is kept for a while. What
-//! is held is let go once a second, to see the rate at which packets come by themselves. A longer hold than the last
-//! trial's has a trial of its own: at once if the rate has risen, else at that time.
+//! only slowed down. No rate tells the two apart, so a trial does, and its verdict is kept for a while. A longer
+//! hold than the last trial's has a trial of its own: at once if the rate has risen, else at the end of that while.
+//!
+//! Many peers that wait are slowed down by less than half, so that a trial does not see it. At the end of each while,
+//! holds are therefore a quarter as long for a few milliseconds, the probe. If twice in a row packets come faster then,
+//! by a ninth and by more than chance, the next holds are half as long. The while is short at first, and then a second.
 
 use std::time::{Duration, Instant};
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Window};
 
 /// Number of packets that a rate needs; the next constant is the shortest time that it needs.
 const EVIDENCE: u32 = 8;
@@ -32,8 +35,24 @@ const QUIET: u32 = 4;
 /// Time without a trial after the first failed one; the next constant is the limit to which it grows.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Time for which a successful trial stays valid.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// Time for which the first successful trial stays valid, and its shortest length in holds; the next constants are the
+/// factor by which it grows, and its limit.
+const BELIEVED_MIN: Duration = Duration::from_millis(20);
+const BELIEVED_HOLDS: u32 = 32;
+const BELIEVED_MORE: u32 = 4;
+const BELIEVED_MAX: Duration = Duration::from_secs(1);
+/// Time of a probe, and the number of packets up to which it is extended to the next constant.
+const PROBE: Duration = Duration::from_millis(4);
+const PROBE_PACKETS: u32 = 256;
+const PROBE_MAX: Duration = Duration::from_millis(8);
+/// Part of the hold that a probe has.
+const PROBE_PART: u32 = 4;
+/// Share of the rate of a probe below which the rate before it was slowed down.
+const SLOWED: f64 = 0.9;
+/// Number of standard deviations of a count by which a probe must differ from the time before it.
+const CHANCE: f64 = 2.0;
+/// The longest hold that may be limited because of peers that wait.
+const LIMIT_MAX: Duration = Duration::from_millis(10);
 /// The shortest hold: a shorter sleep costs more than handling the packets of that time.
 pub(super) const HOLD_MIN: Duration = Duration::from_micros(20);
 
@@ -51,11 +70,25 @@ pub enum Why {
     Held,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
     Free,
-    Trial { rounds: u32, came: u32, passed: Duration },
-    Held { until: Option<Instant> },
+    Trial {
+        rounds: u32,
+        came: u32,
+        passed: Duration,
+    },
+    Held {
+        until: Option<Instant>,
+        came: u64,
+        passed: Duration,
+    },
+    /// `held` is the rate before the probe, in packets a nanosecond.
+    Probe {
+        held: f64,
+        came: u32,
+        passed: Duration,
+    },
 }
 
 /// The state of the adaptive mode.
@@ -68,6 +101,14 @@ pub(super) struct Adaptive {
     cap: Duration,
     hold: Duration,
     late: Duration,
+    /// True if the last probe showed that packets were slowed down.
+    slowed: bool,
+    /// The longest hold of the time before a probe that showed no difference: it needs no trial.
+    accepted: Duration,
+    /// The longest hold that did not slow packets down.
+    limit: Duration,
+    /// Time for which the next successful trial stays valid.
+    believed: Duration,
     /// True if a trial failed since the last successful one.
     failed: bool,
     retry_at: Option<Instant>,
@@ -86,6 +127,10 @@ impl Default for Adaptive {
             cap: Duration::MAX,
             hold: Duration::ZERO,
             late: Duration::ZERO,
+            slowed: false,
+            accepted: Duration::ZERO,
+            limit: Duration::MAX,
+            believed: BELIEVED_MIN,
             failed: false,
             retry_at: None,
             backoff: BACKOFF_MIN,
@@ -99,10 +144,11 @@ impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
     /// nothing. `target` returns the longest hold that the goal allows at a rate, and `pays` returns true if a hold
     /// gathers more at a rate than the device does by itself; packets gather for `late` longer than the hold.
+    /// `spares` is true if holds are limited so that they do not slow packets down.
     pub fn round(
         &mut self,
         now: Instant,
-        late: Duration,
+        (late, spares): (Duration, bool),
         arrivals: &mut Arrivals,
         target: impl Fn(f64) -> Duration,
         pays: impl Fn(Duration, f64) -> bool + Copy,
@@ -119,25 +165,7 @@ impl Adaptive {
             return None;
         }
         match self.phase {
-            Phase::Free => {
-                let rate = window.rate();
-                let longest = target(rate);
-                // A trial that failed may have expected the rate within a burst: then measure for the time of a hold, so
-                // that the pauses between bursts count.
-                let time = EVIDENCE_TIME.max(if self.failed { longest } else { Duration::ZERO });
-                if packets >= EVIDENCE && window.passed >= time {
-                    arrivals.forget_rate();
-                    arrivals.close(now);
-                    let may = self.retry_at.is_none_or(|at| now >= at);
-                    return if may { self.enter(rate, longest, pays) } else { None };
-                }
-                // The packets are too rare for a rate: begin a new count.
-                if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
-                    self.is_left_to_device = false;
-                    arrivals.restart(now);
-                }
-                None
-            }
+            Phase::Free => self.free(now, window, arrivals, target, pays),
             Phase::Trial { rounds, came, passed } => {
                 arrivals.close(now);
                 let (rounds, came) = (rounds + 1, came.saturating_add(packets));
@@ -151,28 +179,90 @@ impl Adaptive {
                     return self.fail(now, arrivals, pays);
                 }
                 if rounds >= TRIAL {
-                    (self.backoff, self.failed) = (BACKOFF_MIN, false);
-                    self.phase = Phase::Held { until: now.checked_add(BELIEVED) };
+                    self.failed = false;
+                    if self.limit == Duration::MAX {
+                        self.backoff = BACKOFF_MIN;
+                    }
+                    let time = if spares { self.believed } else { BELIEVED_MAX };
+                    let until = now.checked_add(time.max(BELIEVED_HOLDS * self.hold));
+                    self.phase = Phase::Held { until, came: 0, passed: Duration::ZERO };
                 }
                 (packets > 0).then_some(self.hold)
             }
-            Phase::Held { until } => {
+            Phase::Held { until, came, passed } => {
                 arrivals.close(now);
+                let (came, passed) = (came + u64::from(packets), passed + window.passed);
+                self.phase = Phase::Held { until, came, passed };
                 let rate = arrivals.rate();
-                let longest = target(rate);
                 let is_thin = rate * nanos(self.hold + late) < EXIT;
-                if until.is_none_or(|at| now >= at) || is_thin || !pays(self.hold, rate) {
+                let is_over = until.is_none_or(|at| now >= at);
+                if is_over && spares && !is_thin {
+                    let held = came as f64 / nanos(passed).max(1.0);
+                    self.phase = Phase::Probe { held, came: 0, passed: Duration::ZERO };
+                    return (packets > 0).then_some(self.hold / PROBE_PART);
+                }
+                if is_over || is_thin || !pays(self.hold, rate) {
                     self.release(arrivals, now);
                     return None;
                 }
-                // Holding cannot raise the rate of peers that wait, so a longer hold is tried at once.
-                if packets > 0 && rate > self.natural && longest > self.cap + self.cap / 8 {
-                    return self.enter(rate, longest, pays);
+                self.held(packets > 0, rate, target(rate).min(self.limit), pays)
+            }
+            Phase::Probe { held, came, passed } => {
+                arrivals.close(now);
+                let (came, passed) = (came.saturating_add(packets), passed + window.passed);
+                self.phase = Phase::Probe { held, came, passed };
+                if passed < PROBE || came < PROBE_PACKETS && passed < PROBE_MAX {
+                    return (packets > 0).then_some(self.hold / PROBE_PART);
                 }
-                self.adjust(longest.min(self.cap));
-                (packets > 0).then_some(self.hold)
+                self.judge(held, came.into(), passed);
+                self.release(arrivals, now);
+                None
             }
         }
+    }
+
+    /// Begins a trial once the rate of packets that are not held is known.
+    fn free(
+        &mut self,
+        now: Instant,
+        window: Window,
+        arrivals: &mut Arrivals,
+        target: impl Fn(f64) -> Duration,
+        pays: impl Fn(Duration, f64) -> bool,
+    ) -> Option<Duration> {
+        let rate = window.rate();
+        let longest = target(rate);
+        // A trial that failed may have expected the rate within a burst: then measure for the time of a hold, so that the
+        // pauses between bursts count.
+        let time = EVIDENCE_TIME.max(if self.failed { longest } else { Duration::ZERO });
+        if window.packets >= EVIDENCE && window.passed >= time {
+            arrivals.forget_rate();
+            arrivals.close(now);
+            let may = self.retry_at.is_none_or(|at| now >= at);
+            return if may { self.enter_limited(now, rate, longest, pays) } else { None };
+        }
+        // The packets are too rare for a rate: begin a new count.
+        if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
+            self.is_left_to_device = false;
+            arrivals.restart(now);
+        }
+        None
+    }
+
+    /// Returns the next hold of packets that are held, after one that gathered packets or none.
+    fn held(
+        &mut self,
+        gathered: bool,
+        rate: f64,
+        longest: Duration,
+        pays: impl Fn(Duration, f64) -> bool,
+    ) -> Option<Duration> {
+        // Holding cannot raise the rate of peers that wait, so a longer hold is tried at once.
+        if gathered && rate > self.natural && longest > self.cap + self.cap / 8 {
+            return self.enter(rate, longest, pays);
+        }
+        self.adjust(longest.min(self.cap));
+        gathered.then_some(self.hold)
     }
 
     /// Returns the hold of a queue that was not polled, because there is no room for its packets.
@@ -201,6 +291,53 @@ impl Adaptive {
 
     fn is_held(&self) -> bool {
         self.phase != Phase::Free
+    }
+
+    /// Compares the packets that `came` in a probe with those at the rate `held` before it, and limits or lengthens the
+    /// next holds.
+    fn judge(&mut self, held: f64, came: f64, passed: Duration) {
+        let expected = held * nanos(passed);
+        let is_slowed = expected < SLOWED * came && came - expected > CHANCE * came.sqrt();
+        if !is_slowed {
+            (self.slowed, self.backoff, self.accepted) = (false, BACKOFF_MIN, self.cap);
+            if self.believed == BELIEVED_MAX && self.limit < Duration::MAX {
+                let longer = 2 * self.limit;
+                self.limit = if longer < LIMIT_MAX { longer } else { Duration::MAX };
+            }
+            self.believed = (BELIEVED_MORE * self.believed).min(BELIEVED_MAX);
+            return;
+        }
+        if self.slowed {
+            self.limit = self.hold / 2;
+        }
+        (self.slowed, self.believed) = (!self.slowed, BELIEVED_MIN);
+    }
+
+    /// Begins a trial of `longest`, or of the limit if it is shorter. If the limit is too short for a hold, waits, and
+    /// then tries twice the time.
+    fn enter_limited(
+        &mut self,
+        now: Instant,
+        rate: f64,
+        longest: Duration,
+        pays: impl Fn(Duration, f64) -> bool,
+    ) -> Option<Duration> {
+        let accepted = std::mem::take(&mut self.accepted).min(self.limit);
+        let hold = self.enter(rate, longest.min(self.limit), pays);
+        if hold.is_some() {
+            self.cap = self.cap.max(accepted);
+        }
+        if hold.is_none() && self.limit < longest && !self.is_left_to_device {
+            self.limit = 2 * self.limit.max(HOLD_MIN);
+            self.back_off(now);
+        }
+        hold
+    }
+
+    /// Allows no trial for a time, which doubles.
+    fn back_off(&mut self, now: Instant) {
+        self.retry_at = now.checked_add(self.backoff);
+        self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
     }
 
     /// Begins a trial of `longest`, if it would gather packets.
@@ -236,8 +373,7 @@ impl Adaptive {
         arrivals.forget_rate();
         if half.is_none() {
             self.release(arrivals, now);
-            self.retry_at = now.checked_add(self.backoff);
-            self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
+            self.back_off(now);
         }
         half
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_millis(20);
+/// Time between two readings before sleeps that did not follow: under load most waits find packets.
+const RETRY: Duration = Duration::from_millis(1);
 /// Weight that earlier samples keep when a sample is added.
 const DECAY: f64 = 0.96;
 /// Weight of the initial values, in wake-ups and in packets: it is so low that the first sample
@@ -55,8 +57,10 @@ struct Reading {
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// CPU time at the beginning of the sleep, if the sleep is a sample.
+    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next field is the time of the last such
+    /// reading.
     before: Option<u64>,
+    tried_at: Option<Instant>,
     sums: Sums,
 }
 
@@ -75,11 +79,17 @@ struct Sums {
 impl CostMeter {
     /// Reads the thread's CPU clock before a sleep, if a sample is due.
     ///
-    /// Cost: a comparison; a syscall 50 times a second.
+    /// Cost: a comparison; a syscall 50 times a second, or up to 1000 times if the thread does not sleep then.
     #[inline]
     pub fn falls_asleep(&mut self, now: Instant, cpu_ns: impl FnOnce() -> u64) {
-        if self.last.is_none_or(|last| now.saturating_duration_since(last.at) >= PERIOD) {
-            self.before = Some(cpu_ns());
+        let is_due = |at: Instant, after: Duration| now.saturating_duration_since(at) >= after;
+        if self.last.is_none_or(|last| is_due(last.at, PERIOD))
+            && self.tried_at.is_none_or(|at| is_due(at, RETRY))
+        {
+            (self.before, self.tried_at) = (Some(cpu_ns()), Some(now));
+        } else {
+            // A reading before an earlier sleep would make this one longer.
+            self.before = None;
         }
     }
 
@@ -205,8 +215,21 @@ mod tests {
         meter.falls_asleep(now, || 1_000);
         meter.stay_awake();
         assert!(!meter.is_sample());
-        meter.falls_asleep(now, || 2_000);
+        meter.falls_asleep(now + RETRY, || 2_000);
         assert!(meter.is_sample(), "it is still due");
+    }
+
+    #[test]
+    fn thread_that_hardly_ever_sleeps_reads_its_clock_once_in_a_millisecond() {
+        let (mut meter, now, mut readings) = (CostMeter::default(), Instant::now(), 0);
+        for us in 0..10_000 {
+            meter.falls_asleep(now + Duration::from_micros(us), || {
+                readings += 1;
+                0
+            });
+            meter.stay_awake();
+        }
+        assert_eq!(readings, 10);
     }
 
     #[test]

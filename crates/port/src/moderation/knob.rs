@@ -14,7 +14,7 @@ pub const LATENCY: Knob = Knob {
     live: true,
 };
 
-/// Share of a CPU that `adaptive` may take under a `cpu` goal.
+/// Share of a CPU that each queue may take by `adaptive` with a `cpu` goal.
 pub const CPU: Knob = Knob {
     name: "moderation_cpu",
     unit: "%",
@@ -22,7 +22,7 @@ pub const CPU: Knob = Knob {
     max: 100,
     default: 20,
     or: "",
-    effect: "Share of a CPU that `adaptive` may use when its goal is `cpu`",
+    effect: "Share of a CPU that each queue may use by `adaptive` when its goal is `cpu`",
     live: true,
 };
 
@@ -34,7 +34,8 @@ pub const USECS: Knob = Knob {
     max: 10_000,
     default: 100,
     or: "",
-    effect: "Time from a poll of `fixed` that found packets to the next poll; below 20 it does not hold",
+    effect: "Time from a poll of `fixed` that found packets to the next poll; \
+             with less than 20, `fixed` polls without a hold",
     live: true,
 };
 

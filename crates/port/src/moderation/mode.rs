@@ -41,7 +41,8 @@ pub enum Goal {
         /// The longest added delay.
         p99_usecs: u32,
     },
-    /// Takes the least delay with which the thread uses at most `percent` of a CPU.
+    /// Takes the least delay with which the queue takes at most `percent` of a CPU. Each queue of a thread has this
+    /// limit for itself, because a queue knows only its own packets.
     Cpu {
         /// The limit of CPU time, in per cent of a CPU.
         percent: u32,
@@ -75,6 +76,24 @@ impl Moderation {
                 rx_ring_len / 2
             )),
             _ => None,
+        }
+    }
+
+    /// Returns the mode with each number changed to the nearest that its knob allows.
+    #[must_use]
+    pub fn clamped(self) -> Moderation {
+        let clamp = |n: u32, knob: &Knob| knob.clamp(n.into()) as u32;
+        match self {
+            Moderation::Fixed { usecs, frames } => {
+                Moderation::Fixed { usecs: clamp(usecs, &USECS), frames: clamp(frames, &FRAMES) }
+            }
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => {
+                Moderation::Adaptive(Goal::Latency { p99_usecs: clamp(p99_usecs, &LATENCY) })
+            }
+            Moderation::Adaptive(Goal::Cpu { percent }) => {
+                Moderation::Adaptive(Goal::Cpu { percent: clamp(percent, &CPU) })
+            }
+            mode => mode,
         }
     }
 
@@ -218,6 +237,25 @@ mod tests {
         );
         let fixed = "fixed:usecs=40".parse();
         assert_eq!(fixed, Ok(Moderation::Fixed { usecs: 40, frames: 32 }));
+    }
+
+    #[test]
+    fn numbers_outside_a_knob_become_the_nearest_inside() {
+        use Moderation::{Adaptive, Dim, Fixed};
+        let cpu = |percent| Adaptive(Goal::Cpu { percent });
+        let latency = |p99_usecs| Adaptive(Goal::Latency { p99_usecs });
+        for (mode, clamped) in [
+            (Fixed { usecs: 50_000, frames: 0 }, Fixed { usecs: 10_000, frames: 1 }),
+            (Fixed { usecs: 0, frames: u32::MAX }, Fixed { usecs: 1, frames: 1 << 16 }),
+            (Fixed { usecs: 70, frames: 5 }, Fixed { usecs: 70, frames: 5 }),
+            (latency(0), latency(10)),
+            (latency(u32::MAX), latency(10_000)),
+            (cpu(0), cpu(1)),
+            (cpu(u32::MAX), cpu(100)),
+            (Dim, Dim),
+        ] {
+            assert_eq!(mode.clamped(), clamped);
+        }
     }
 
     #[test]

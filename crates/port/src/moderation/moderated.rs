@@ -27,7 +27,7 @@ pub struct Moderated {
     pub hold: Option<Duration>,
     /// False if moderation does not apply, because no device holds the packets.
     pub gathers: bool,
-    /// Recent number of packets an irq.
+    /// Recent number of packets an irq; infinite if packets arrived without an irq.
     pub packets_per_irq: f64,
     /// Share of CPU time that went into wake-ups, by the measured costs.
     pub waking_percent: f64,
@@ -77,7 +77,7 @@ impl Moderated {
                 8 * (hold + self.late) > 9 * Duration::from_micros(p99_usecs.into())
             }),
             Moderation::Adaptive(Goal::Cpu { percent }) => {
-                800.0 * self.share > f64::from(9 * percent)
+                800.0 * self.share > 9.0 * f64::from(percent)
             }
             _ => false,
         }

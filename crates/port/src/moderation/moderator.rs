@@ -115,11 +115,11 @@ pub struct Moderator {
 impl Moderator {
     /// Creates the moderation of a queue; `gathers` is true if packets wait in a device's ring
     /// until they are received, and others determine when they arrive. Packets of other queues are
-    /// never held.
+    /// never held. [`Moderation::clamped`] bounds the mode's numbers.
     #[must_use]
     pub fn new(mode: Moderation, gathers: bool) -> Moderator {
         Moderator {
-            mode,
+            mode: mode.clamped(),
             gathers,
             ring_len: RING_LEN,
             gathering: Gathering::new(Gathers::NOTHING),
@@ -157,8 +157,9 @@ impl Moderator {
         self.gathers
     }
 
-    /// Changes the mode, from the next decision on.
+    /// Changes the mode, from the next decision on; [`Moderation::clamped`] bounds its numbers.
     pub fn set_mode(&mut self, mode: Moderation) {
+        let mode = mode.clamped();
         if mode != self.mode {
             self.mode = mode;
             (self.adaptive, self.dim) = (Adaptive::default(), Dim::default());
@@ -180,7 +181,7 @@ impl Moderator {
     }
 
     /// Forgets a hold that was not slept, so that its end is not compared with a timer's.
-    pub(crate) fn forget_hold(&mut self) {
+    pub fn forget_hold(&mut self) {
         self.due = None;
     }
 
@@ -302,7 +303,8 @@ impl Moderator {
                 let target = |rate: f64| target(goal, rate, cost, slack);
                 let (gathering, ring_len) = (self.gathering, self.ring_len);
                 let pays = |hold: Duration, rate: f64| gathering.pays(hold, rate, ring_len);
-                return self.adaptive.round(now, late, &mut self.arrivals, target, pays);
+                let spares = matches!(goal, Goal::Latency { .. });
+                return self.adaptive.round(now, (late, spares), &mut self.arrivals, target, pays);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
@@ -373,12 +375,15 @@ impl Moderator {
         let wanted = wanted.filter(|_| self.gathers);
         let rate = self.arrivals.rate();
         let hold = wanted.map(|wanted| bound(wanted, rate, self.ring_len).0);
+        // A queue that is never idle has no irq, so nothing is learned; a decision does not follow each of its polls.
+        let never_slept = self.irqs == 0 && (self.packets > 0 || self.turn.packets > 0);
+        let packets_per_irq = if never_slept { f64::INFINITY } else { self.packets_per_irq };
         let moderated = Moderated {
             mode: self.mode,
             hold,
             gathers: self.gathers,
-            packets_per_irq: self.packets_per_irq,
-            waking_percent: self.cost.waking_percent(self.packets_per_irq),
+            packets_per_irq,
+            waking_percent: self.cost.waking_percent(packets_per_irq),
             is_short_by_ring: hold < wanted,
             unmet: false,
             wanted,

@@ -33,6 +33,7 @@ mod write;
 use std::path::Path;
 
 use linerate_skb::{Code, Error, Result};
+use linerate_sys::text::thousands;
 
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
@@ -102,10 +103,12 @@ impl Plan for Config {
                 Ok(Opened::single(queue, obtained(mode, longest, Direction::Source)))
             }
             Mode::Write => {
-                let queue = write::open(self)?;
-                let obtained =
-                    obtained("pcapng file, copy".into(), PACKET_LEN_MAX, Direction::Sink);
-                Ok(Opened::single(queue, obtained))
+                let (queue, former_bytes) = write::open(self)?;
+                let mode = match former_bytes {
+                    0 => "pcapng file, copy".to_owned(),
+                    n => format!("pcapng file, copy, replaces a capture of {} bytes", thousands(n)),
+                };
+                Ok(Opened::single(queue, obtained(mode, PACKET_LEN_MAX, Direction::Sink)))
             }
         }
     }

@@ -4,17 +4,20 @@
 //! batch. When a write fails, the packets whose blocks are not whole are dropped, and the queue has
 //! failed for good. A regular file that the port names is cut after the last whole block; a pipe
 //! and the standard output are not cut.
+//!
+//! A file that has a capture keeps it until the port is used or a run ends: an engine whose other
+//! port cannot be opened leaves the file as it is.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FileType, FlockOperation, Stat, fstat};
 
 use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer, is_capture};
@@ -33,8 +36,13 @@ const LINKS_MAX: usize = 32;
 /// Longest wait for the reader of a FIFO.
 const READER_WAIT: Duration = Duration::from_millis(500);
 
-/// Opens a capture for writing, and writes its header.
-pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
+/// Truncates a file to a length; does nothing with a file that cannot be truncated.
+type Cut<W> = fn(&W, u64) -> io::Result<()>;
+
+/// Opens a capture for writing, and writes its header, unless the file already has a capture.
+/// Returns the queue and the length of that capture, which the first use of the port replaces; 0
+/// if there is none.
+pub(super) fn open(config: &Config) -> Result<(WriteQueue<Locked>, u64)> {
     let (name, any) = (config.place.to_string(), config.any_link);
     match &config.place {
         Place::Standard => {
@@ -44,14 +52,15 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
             }
             let owned = io::stdout().as_fd().try_clone_to_owned();
             let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
-            WriteQueue::new(Locked::new(file.into()), name, any, |_, _| {})
+            Ok((WriteQueue::new(Locked::new(file.into()), name, any, |_, _| Ok(()))?, 0))
         }
         Place::File(path) => {
             let mut file = Locked::new(opened(path, &name)?);
-            if empty(&mut file, path, &name)? {
-                WriteQueue::new(file, name, any, cut)
-            } else {
-                WriteQueue::new(file, name, any, |_, _| {})
+            check_stdout(&file, &name)?;
+            match locked(&mut file, path, &name)? {
+                None => Ok((WriteQueue::new(file, name, any, |_, _| Ok(()))?, 0)),
+                Some(0) => Ok((WriteQueue::new(file, name, any, cut)?, 0)),
+                Some(len) => Ok((WriteQueue::not_begun(file, name, any, cut)?, len)),
             }
         }
     }
@@ -95,12 +104,25 @@ pub(super) fn check_content(path: &Path, name: &str) -> Result<()> {
     Err(error.fix("write to another file, or delete this one first"))
 }
 
-/// Locks and truncates a regular file; returns false if the file is of another kind.
-fn empty(file: &mut Locked, path: &Path, name: &str) -> Result<bool> {
+/// Refuses the file that is also the standard output: text of the program would be between the
+/// packets. A device without content, such as /dev/null, is accepted.
+fn check_stdout(file: &File, name: &str) -> Result<()> {
+    let (Ok(written), Ok(stdout)) = (fstat(file), fstat(io::stdout())) else { return Ok(()) };
+    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
+    let is_device = FileType::from_raw_mode(written.st_mode) == FileType::CharacterDevice;
+    if id(&written) != id(&stdout) || (is_device && !file.is_terminal()) {
+        return Ok(());
+    }
+    let error = refused(name, "it is the standard output, which text of the program may use");
+    Err(error.fix("write to pcap:-, so that linerate prints its text on the standard error"))
+}
+
+/// Locks a regular file; returns its length, or `None` if the file is of another kind.
+fn locked(file: &mut Locked, path: &Path, name: &str) -> Result<Option<u64>> {
     let failed = |e: io::Error| refused(name, &e.to_string());
     let there = file.metadata().map_err(failed)?;
     if !there.is_file() {
-        return Ok(false);
+        return Ok(None);
     }
     if there.len() > 0 {
         check_content(path, name)?;
@@ -111,13 +133,12 @@ fn empty(file: &mut Locked, path: &Path, name: &str) -> Result<bool> {
         let error = Error::new(Code::Busy, what, "another port is reading or writing it");
         return Err(error.fix("write to another file"));
     }
-    file.set_len(0).map_err(failed)?;
-    Ok(true)
+    Ok(Some(there.len()))
 }
 
-/// Cuts a file to `len` bytes. A failure of this is not reported: readers find the incomplete block.
-fn cut(file: &Locked, len: u64) {
-    let _ = file.set_len(len);
+/// Cuts a file to `len` bytes.
+fn cut(file: &Locked, len: u64) -> io::Result<()> {
+    file.set_len(len)
 }
 
 pub(super) struct WriteQueue<W: Write> {
@@ -125,8 +146,11 @@ pub(super) struct WriteQueue<W: Write> {
     /// The link type of each interface that was declared.
     links: Vec<LinkType>,
     name: String,
-    /// Truncates the file after its last whole block.
-    cut: fn(&W, u64),
+    /// True if packets of every link type pass, false for Ethernet frames only.
+    any_link: bool,
+    /// True once the file is truncated and its header is written.
+    begun: bool,
+    cut: Cut<W>,
     /// Event that is signalled once, for callers that wait before they arm: a sink delivers no
     /// packets and always has room.
     bell: EventFd,
@@ -136,22 +160,48 @@ pub(super) struct WriteQueue<W: Write> {
 }
 
 impl<W: Write> WriteQueue<W> {
-    /// Begins a file for Ethernet packets, or, if `any` link type is allowed, for the link type of
+    /// Begins a file for Ethernet packets, or, if `any_link` type is allowed, for the link type of
     /// the first packet.
-    pub fn new(file: W, name: String, any: bool, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
-        let bell = EventFd::new()?;
-        bell.signal();
-        let (writer, links, joined) = (Writer::new(file), Vec::new(), Vec::new());
-        let mut queue = WriteQueue { writer, links, name, cut, bell, joined, health: Health::Up };
-        // Declare the interface now: a file without packets must be a capture, too, and a full disk
-        // is found early.
-        let declared = if any { Ok(None) } else { queue.interface(LinkType::ETHERNET) };
-        if let Err(e) = declared.and_then(|_| queue.writer.flush()) {
+    pub fn new(file: W, name: String, any_link: bool, cut: Cut<W>) -> Result<WriteQueue<W>> {
+        let mut queue = WriteQueue::not_begun(file, name, any_link, cut)?;
+        if let Err(e) = queue.begin() {
             queue.fail(&e);
-            (queue.cut)(queue.writer.sink(), 0);
+            let _ = (queue.cut)(queue.writer.sink(), 0);
             return Err(write_error(&queue.name, &e));
         }
         Ok(queue)
+    }
+
+    /// Creates the queue of a file that keeps its content until the queue is used.
+    fn not_begun(file: W, name: String, any_link: bool, cut: Cut<W>) -> Result<WriteQueue<W>> {
+        let bell = EventFd::new()?;
+        bell.signal();
+        let (writer, links, joined, health) =
+            (Writer::new(file), Vec::new(), Vec::new(), Health::Up);
+        Ok(WriteQueue { writer, links, name, any_link, begun: false, cut, bell, joined, health })
+    }
+
+    /// Truncates the file, and writes its header.
+    #[cold]
+    fn begin(&mut self) -> io::Result<()> {
+        self.begun = true;
+        (self.cut)(self.writer.sink(), 0)?;
+        // Declare the interface now: a file without packets must be a capture, too, and a full disk
+        // is found early.
+        if !self.any_link {
+            self.interface(LinkType::ETHERNET)?;
+        }
+        self.writer.flush()
+    }
+
+    /// Begins the file, unless it has begun; returns false if that fails: then the queue has
+    /// failed.
+    fn begins(&mut self) -> bool {
+        if self.begun {
+            return true;
+        }
+        let begun = self.begin();
+        begun.map_err(|e| self.fail(&e)).is_ok()
     }
 
     /// Returns the number of the capture's interface for this link type; `None` if it is one type too many.
@@ -212,13 +262,18 @@ impl<W: Write> WriteQueue<W> {
     fn fail(&mut self, e: &io::Error) {
         // The packets that are not in the file are dropped, so they must not be written later.
         self.writer.give_up();
-        (self.cut)(self.writer.sink(), self.writer.whole_len());
+        // A failure of this is not reported: readers find the incomplete block.
+        let _ = (self.cut)(self.writer.sink(), self.writer.whole_len());
         self.health = Health::Failed(write_error(&self.name, e));
     }
 }
 
 impl<W: Write> Drop for WriteQueue<W> {
     fn drop(&mut self) {
+        if !self.begun {
+            // The writer must not write its header over the file's content.
+            return self.writer.give_up();
+        }
         // Readers expect an interface even in a file without packets. A failure is ignored, because no
         // caller is left to report it to.
         if self.links.is_empty() && self.health == Health::Up {
@@ -259,6 +314,7 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (mut moved, mut now_ns) = (Moved::default(), None);
+        self.begins();
         while !batch.is_empty() && self.health == Health::Up {
             let before = self.writer.packets_whole();
             let written = self.write(&mut now_ns, batch);
@@ -275,7 +331,13 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
 
     fn arm(&mut self, want: Want) -> bool {
         self.bell.drain();
-        !want.room()
+        // A port that fails here is an event.
+        self.begins() && !want.room()
+    }
+
+    fn close(&mut self, _: Instant) {
+        // A run without packets replaces the file's content, too.
+        self.begins();
     }
 
     fn health(&self) -> Health {

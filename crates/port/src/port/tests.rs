@@ -63,6 +63,15 @@ fn a_queue_has_a_name_and_a_hot_list_for_its_rings() {
     assert_eq!(lists()[1..], [("pair-a/0".into(), 8192), ("pair-b/0".into(), 8192)]);
 }
 
+#[test]
+fn pool_of_a_port_has_frames_beside_the_hot_lists_of_its_queues() {
+    for (queues, frames) in [(1, 4096), (8, 3072 + 8 * 1024)] {
+        let port = Port::open(&format!("null:,queues={queues}")).unwrap();
+        let lists: u64 = port.pool().stats().cores.iter().map(|c| c.hot_list_len).sum();
+        assert_eq!((lists, port.pool().frames()), (queues * 1024, frames));
+    }
+}
+
 /// A driver that the registry does not know.
 struct Foreign;
 

@@ -76,7 +76,11 @@ impl Queue {
             return None;
         }
         let now = Instant::now();
-        self.meter.falls_asleep(now, thread_cpu_ns);
+        if self.is_busy() {
+            self.meter.stay_awake();
+        } else {
+            self.meter.falls_asleep(now, thread_cpu_ns);
+        }
         match self.ops.moderator().rest(now) {
             Rest::Hold { until, spin } => Some((until, spin)),
             Rest::Look | Rest::Device => None,

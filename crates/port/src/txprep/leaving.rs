@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::TxPrep;
 use super::tests::Device;
 use crate::caps::Caps;
-use crate::host::testing::{LONG, in_netns, ip, queue, wait_running};
+use crate::host::testing::{LONG, bytes, in_netns, ip, queue, wait_running};
 use crate::{Views, Want};
 
 /// An edit that a program makes to a packet.
@@ -91,6 +91,23 @@ fn unfinished(pool: &Pool, kind: &Kind, left: Left) -> Skb {
         false => skb.udp_mut().unwrap().fill_checksum(),
     };
     assert!(filled);
+    skb
+}
+
+/// Returns the packet of `kind` in VXLAN as the kernel's interface leaves it: its outer checksum is complete, and the
+/// inner packet has the work that is `left`.
+fn in_vxlan(pool: &Pool, kind: &Kind, left: Left, outer_v6: bool) -> Skb {
+    let inner = unfinished(pool, kind, left);
+    let payload = 8 + inner.len();
+    let mut packet = frame(&Kind { v6: outer_v6, tcp: false, vlan: false, payload });
+    let at = packet.len() - inner.len();
+    packet.truncate(at);
+    packet.extend(bytes(&inner));
+    let mut skb = pool.local().alloc_copy(&packet).unwrap();
+    skb.set_offload(inner.offload().pushed(at).unwrap());
+    let mut outer = skb.udp_mut().unwrap();
+    outer.set_dst_port(4789);
+    assert!(outer.fill_checksum());
     skb
 }
 
@@ -307,6 +324,24 @@ proptest! {
         if !cuts {
             prop_assert_eq!(whole, segments);
         }
+    }
+}
+
+#[test]
+fn packets_in_a_tunnel_leave_with_right_bytes_or_not_at_all() {
+    let pool = Pool::builder().frames(128).build().unwrap();
+    for bits in 0..8 {
+        let [v6, tcp, outer_v6] = [1, 2, 4].map(|bit| bits & bit != 0);
+        let kind = Kind { v6, tcp, vlan: false, payload: 1200 };
+        let sent = |left| leave(&pool, in_vxlan(&pool, &kind, left, outer_v6));
+        let whole = sent(Left::Nothing);
+        assert_eq!(whole, sent(Left::Checksum), "{kind:?}");
+        let payload = payload_of_right(&whole[0]);
+        assert_eq!(payload[8..], frame(&kind), "the packet inside");
+        let segments = sent(Left::Cut);
+        let inside = segments.iter().flat_map(|one| payload_of_right(&payload_of_right(one)[8..]));
+        let stream: Vec<u8> = inside.collect();
+        assert!(segments.is_empty() || stream == payload_of_right(&payload[8..]), "{kind:?}");
     }
 }
 

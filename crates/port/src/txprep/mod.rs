@@ -226,8 +226,9 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
         TxOffload::All => false,
         TxOffload::None => true,
         TxOffload::Untunnelled | TxOffload::UntunnelledTcp => {
-            offload::is_tunnelled(skb, left)
-                || (by == TxOffload::UntunnelledTcp && segment::is_udp(left))
+            // The kernel refuses superframes of UDP whose checksum is complete, as rx-gro-list makes them.
+            let has_udp_gso = by == TxOffload::Untunnelled && left.needs_checksum();
+            offload::is_tunnelled(skb, left) || (segment::is_udp(left) && !has_udp_gso)
         }
     }
 }

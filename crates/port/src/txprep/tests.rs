@@ -249,6 +249,21 @@ fn a_device_that_cuts_only_tcp_gets_superframes_of_udp_cut() {
 }
 
 #[test]
+fn a_superframe_of_udp_whose_checksum_is_complete_is_cut_for_the_kernel() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+    let mut skb = mem.alloc_copy(&ipv4(17, 2000)).unwrap();
+    let (gso_type, gso_size) = (5, 1000);
+    skb.set_offload(Offload { gso_type, gso_size, hdr_len: 42, ..Offload::NONE });
+    batch.push(skb).unwrap();
+    let does = TxOffload::Untunnelled;
+    let mut device = Device::with(Caps { checksum: does, gso: does, ..Caps::default() });
+    TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
+    let lens: Vec<usize> = device.sent.iter().map(Vec::len).collect();
+    assert_eq!(lens, [1042, 1042]);
+}
+
+#[test]
 fn a_superframe_whose_segments_the_pool_can_never_hold_is_dropped() {
     let [pool, small] = [256, 4].map(|n| Pool::builder().frames(n).build().unwrap());
     let mut batch = batch_of(&mut pool.local(), &[Kind::Super(10), Kind::Plain]);

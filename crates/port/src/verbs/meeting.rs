@@ -213,5 +213,7 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, QUESTION)?;
     sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
     sockopt::set_socket_keepalive(stream, true)?;
+    // The kernel asks nothing while a byte of ours is not acknowledged, and repeats it for minutes.
+    sockopt::set_tcp_user_timeout(stream, (SILENCE + QUESTION * QUESTIONS).as_millis() as u32)?;
     Ok(())
 }

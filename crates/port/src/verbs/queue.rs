@@ -25,6 +25,7 @@ use super::roster::{Change, Reports, Roster};
 use super::rx::{Own, Rx};
 use super::tx::Tx;
 use crate::caps::Caps;
+use crate::host::RETRY;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
 
@@ -333,7 +334,8 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         if !has_failed && (is_due || self.ask(want) || self.is_news()) {
             return false;
         }
-        if !self.watch(!has_failed) {
+        let is_watched = self.watch(!has_failed);
+        if !is_watched && self.nic.is_none() {
             return false;
         }
         // A device that has failed may complete no datagram more.
@@ -343,6 +345,8 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
             self.tx.starved_until().filter(|_| want.room()),
             self.tx.look_at().filter(|_| !want.room() && !has_failed),
             (!self.reports.is_empty() || !self.leaving.is_empty()).then_some(now + pause),
+            // epoll refuses a watch if the user has too many: then no event ends the sleep.
+            (!is_watched).then_some(now + RETRY),
         ];
         // Setting the alarm cannot fail, because its descriptor is a timer.
         let _ = self.set.alarm(times.into_iter().flatten().min());

@@ -154,7 +154,7 @@ impl QueueBinding {
         let mut why = None;
         if copy_mode != CopyMode::Always {
             match self.bind_as(true, unbound) {
-                Ok(rings) => return self.enter(rings, None),
+                Ok(rings) => return self.enter(rings, true, None),
                 // Another socket has the queue, or the kernel must not copy.
                 Err(e @ Refused::Bind(Errno::BUSY)) => return Err(e),
                 Err(e) if copy_mode == CopyMode::Never => return Err(e),
@@ -164,7 +164,7 @@ impl QueueBinding {
                 Err(Refused::Other(e)) => why = Some(e.why),
             }
         }
-        self.enter(self.bind_as(false, unbound)?, why)
+        self.enter(self.bind_as(false, unbound)?, false, why)
     }
 
     /// Returns true once no socket is bound to the queue, so that the device no longer has frames
@@ -196,9 +196,16 @@ impl QueueBinding {
         unsafe { self.pool.region() }.map_or(0, |region| region.len())
     }
 
-    /// Enters the socket into the map that the program reads.
-    fn enter(&self, rings: Rings, why: Option<String>) -> std::result::Result<Bound, Refused> {
-        let zero_copy = rings.socket.is_zero_copy().unwrap_or(false);
+    /// Enters the socket into the map that the program reads. `asked` is true if it was bound for
+    /// zero-copy.
+    fn enter(
+        &self,
+        rings: Rings,
+        asked: bool,
+        why: Option<String>,
+    ) -> std::result::Result<Bound, Refused> {
+        // If the kernel does not say, the device may write the frames of a socket that asked.
+        let zero_copy = rings.socket.is_zero_copy().unwrap_or(asked);
         if let Some(map) = &self.attached.map {
             map.insert(self.queue, rings.socket.as_fd())?;
         }

@@ -17,7 +17,7 @@ use crate::doctor::interface::InterfaceInfo;
 
 use super::config::{Config, Map, Wanted};
 use super::setup::{self, Attached, cannot, program_names};
-use super::spread;
+use super::{hold, spread};
 use crate::host::filter::Filter;
 
 /// Opens the map, and determines where its program receives packets.
@@ -52,6 +52,14 @@ pub(super) fn join(
         Some(Mode::Generic) => refused.push(format!("native: the program on {name} is attached as generic")),
         Some(Mode::Native) => {}
     }
+    let options =
+        [("rss", spread::wanted_by(config).is_some()), ("hold", hold::wanted(config).is_some())];
+    // Nothing tells this port of another one that uses the map.
+    refused.extend(options.into_iter().filter(|(_, is_set)| *is_set).map(|(option, _)| {
+        format!(
+            "{option}: it applies to all of {name}; only one of the ports on it may have {option}=, and must be closed last"
+        )
+    }));
     let map = (!is_only_written).then_some(map);
     let set = |by| spread::set(by, name, queues);
     let _spread = spread::wanted_by(config).map(set).transpose()?;

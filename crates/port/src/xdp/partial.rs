@@ -1,11 +1,12 @@
 //! Checksums that a virtual device leaves to hardware that its packets never reach.
 //!
 //! AF_XDP has no header that marks packets without a checksum, and their next receiver refuses them. If the
-//! other end of a veth is in sight, its checksum offload is turned off; if it is in another network
-//! namespace, such packets are recognised by what stands in the checksum's place (host/partial.rs).
+//! other end of a veth is in sight, its checksum offload is turned off. If it is in another network
+//! namespace, and on a netkit, a TAP and the loopback interface, such packets are recognised by what stands in the
+//! checksum's place (host/partial.rs).
 
 use linerate_skb::Result;
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{HARDWARE_LOOPBACK, Interface};
 use linerate_sys::rtnl::LinkInfo;
 
 use super::config::Config;
@@ -27,11 +28,11 @@ pub(super) enum Checksums {
 /// returns the state of packets after that, and a note.
 pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
     let whole = |said, off| Prepared { checksums: Checksums::Whole, said, off };
-    let other = match (config.filter == Filter::Nothing, other_end(interface)) {
+    let (other, elsewhere) = match (config.filter == Filter::Nothing, other_end(interface)) {
         // This port receives nothing, so no receiver gets an incomplete checksum of the other end.
         (true, _) | (_, OtherEnd::None) => return Ok(whole(None, None)),
-        (_, OtherEnd::Here(other)) => Some(other),
-        (_, OtherEnd::Elsewhere) => None,
+        (_, OtherEnd::Here(other)) => (Some(other), ""),
+        (_, OtherEnd::Elsewhere(why)) => (None, why),
     };
     // In another namespace it has a number for us, but no name.
     let at = match (&other, LinkInfo::of(interface).ok().and_then(|info| info.other)) {
@@ -59,13 +60,15 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
             }
             Err(why) => why,
         },
-        None => "the other end is in another namespace".to_owned(),
+        None => elsewhere.to_owned(),
     };
     let (at, name) = at;
-    let said = format!(
-        "checksums: {why}, so this port completes them. To avoid this cost, turn the offload off{at}: \
-         ethtool -K {name} tx off"
-    );
+    let mut said = format!("checksums: {why}, so this port completes them");
+    // The kernel does not turn the offload of the loopback interface off.
+    if !is_loopback(interface) {
+        let remedy = format!("turn the offload off{at}: ethtool -K {name} tx off");
+        said += &format!(". To avoid this cost, {remedy}");
+    }
     let mtu_bytes = interface.mtu_bytes()? as usize;
     Ok(Prepared { checksums: Checksums::Partial { mtu_bytes }, said: Some(said), off: None })
 }
@@ -94,19 +97,28 @@ pub(super) struct Prepared {
 
 /// The other end of an interface.
 enum OtherEnd {
+    /// None that leaves checksums unfinished.
     None,
     Here(Interface),
-    Elsewhere,
+    /// One whose offload this port does not change, for this reason.
+    Elsewhere(&'static str),
 }
 
 fn other_end(interface: &Interface) -> OtherEnd {
     // If the kernel reports no other end, none is known.
     let info = LinkInfo::of(interface).unwrap_or_default();
-    match interface::other_end(&info) {
-        Some(other) => OtherEnd::Here(other),
-        None if info.kind == "veth" => OtherEnd::Elsewhere,
-        None => OtherEnd::None,
+    match (interface::other_end(&info), info.kind.as_str()) {
+        (Some(other), _) => OtherEnd::Here(other),
+        (None, "veth") => OtherEnd::Elsewhere("the other end is in another namespace"),
+        (None, "netkit") => OtherEnd::Elsewhere("the other end of a netkit leaves them out"),
+        (None, "tun") => OtherEnd::Elsewhere("a virtual machine behind a TAP leaves them out"),
+        (None, _) if is_loopback(interface) => OtherEnd::Elsewhere("this host leaves them out"),
+        (None, _) => OtherEnd::None,
     }
+}
+
+fn is_loopback(interface: &Interface) -> bool {
+    interface.hardware().is_ok_and(|hardware| hardware.kind == HARDWARE_LOOPBACK)
 }
 
 /// A checksum offload that was on; it stays off until this is dropped.
@@ -128,5 +140,26 @@ impl Drop for OffloadOff {
         // This fails if the interface was deleted, or moved to another network namespace, where its
         // offload stays off.
         let _ = self.0.set_checksum_offload(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{in_netns, ip, queue};
+
+    #[test]
+    fn unfinished_checksums_are_expected_from_virtual_senders() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link add b0 type bridge");
+            let _tap = queue("tap:t0,up");
+            let other = |name: &str| other_end(&Interface::open(name).unwrap());
+            assert!(matches!(other("v0"), OtherEnd::Here(_)));
+            assert!(matches!(other("b0"), OtherEnd::None));
+            for name in ["t0", "lo"] {
+                assert!(matches!(other(name), OtherEnd::Elsewhere(_)), "{name}");
+            }
+        });
     }
 }

@@ -31,18 +31,22 @@ use crate::host::filter::{Filter, Match};
 const FRAME_BYTES: [usize; 2] = [2048, 4096];
 
 /// The program on the interface, shared by all queues of a port.
+///
+/// The fields are in the order of their drop: the program is the last of those that change the
+/// interface, because another process may attach its own as soon as this one is detached, and
+/// would take the port's settings for the former ones.
 #[derive(Debug)]
 pub(super) struct Attached {
     /// Map in which the program finds the queues' sockets; `None` if it must not find them.
     pub map: Option<Arc<SocketMap>>,
-    /// `None` if the program belongs to another owner.
-    pub _own: Option<OwnProgram>,
-    /// The changed division among the queues, if one was requested.
-    pub _spread: Option<RssGuard>,
+    /// The other end's offload. Nothing reads what it sends once this is dropped.
+    pub _off: Option<OffloadOff>,
     /// The hold of NAPI; `None` if the port cannot change it.
     pub hold: Option<Arc<Held>>,
-    /// The other end's offload, dropped after the program: until then packets have to be complete.
-    pub _off: Option<OffloadOff>,
+    /// The changed division among the queues, if one was requested.
+    pub _spread: Option<RssGuard>,
+    /// `None` if the program belongs to another owner.
+    pub _own: Option<OwnProgram>,
 }
 
 /// A program of the port's own, attached while one of the queues lives.

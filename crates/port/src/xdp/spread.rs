@@ -1,7 +1,7 @@
 //! The division of packets among a device's queues: reported, and changed if the port text asks for
 //! it.
 
-use linerate_skb::Result;
+use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{Interface, NetFolder, Rss, RssGuard};
 
 use super::config::Config;
@@ -40,10 +40,50 @@ pub(super) fn wanted_by(config: &Config) -> Option<Spread> {
 
 /// Divides the packets of `interface` among `queues`, until the guard is dropped.
 pub(super) fn set(spread: Spread, interface: &str, queues: &[u32]) -> Result<RssGuard> {
-    let interface = Interface::open(interface)?;
+    let name = interface;
+    let interface = Interface::open(name)?;
     let now = interface.rss()?;
+    if let Some(why) = one_way(spread, &now) {
+        return Err(refusal(name, why));
+    }
     let (table, key) = wanted(spread, &now, queues);
-    interface.set_rss(&table, &key)
+    let guard = interface.set_rss(&table, &key)?;
+    // Dropped on an error, the guard restores the former division.
+    match unmet(&table, &key, guard.written()) {
+        Some(why) => Err(refusal(name, why)),
+        None => Ok(guard),
+    }
+}
+
+/// Returns the reason why no key makes the hash of a device symmetric, if that is asked for.
+fn one_way(spread: Spread, now: &Rss) -> Option<String> {
+    let is_symmetric = spread == Spread::Symmetric;
+    if is_symmetric && now.key.is_empty() {
+        return Some("its driver does not report the key of its hash".into());
+    }
+    // Bits of the functions Toeplitz and XOR.
+    (is_symmetric && !matches!(now.function, 1 | 2)).then(|| {
+        let function = now.function_name();
+        format!("its hash function ({function}) is not known to be symmetric with any key")
+    })
+}
+
+/// Returns the reason why a device does not divide packets by the table and the key that were
+/// written; an empty key was not.
+fn unmet(table: &[u32], key: &[u8], now: &Rss) -> Option<String> {
+    let is_other_key = !key.is_empty() && now.key != key;
+    let stored = |part: &str| format!("its driver stored another {part} than was written");
+    match (now.table != table, is_other_key) {
+        (true, _) => Some(stored("table")),
+        (false, true) => Some(stored("key")),
+        (false, false) => None,
+    }
+}
+
+fn refusal(name: &str, why: String) -> Error {
+    let what = format!("cannot use the receive-side scaling of {name}");
+    Error::new(Code::Unsupported, what, why)
+        .fix(format!("omit rss= (rss=even needs no key); the present table: ethtool -x {name}"))
 }
 
 /// Returns the change that [`set`] will make; `None` if it will fail because the interface has no division.
@@ -91,6 +131,7 @@ pub(super) fn describe(config: &Config, interface: &Interface) -> Option<String>
 pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
     let (rss, is_wanted) = (of.interface.rss(), wanted_by(config).is_some());
+    let lacks = wanted_by(config).zip(rss.as_ref().ok()).and_then(|(by, now)| one_way(by, now));
     if let Some(how) = describe(config, &of.interface) {
         found.ok(format!("packets come to the queues of {name} {how}"));
     }
@@ -115,7 +156,10 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
     if let Ok(folder) = NetFolder::open(&of.interface) {
         steered(&folder, found);
     }
-    !is_wanted || rss.is_ok()
+    if let Some(why) = &lacks {
+        found.miss(&refusal(name.as_str(), why.clone()));
+    }
+    !is_wanted || (rss.is_ok() && lacks.is_none())
 }
 
 /// Reports steering by the kernel: received packets to other CPUs (RPS), sent ones to other queues
@@ -143,7 +187,6 @@ mod tests {
     use super::*;
     use crate::doctor::Level;
     use crate::host::testing::{in_netns, in_netns_with_xdp, ip};
-    use linerate_skb::Code;
 
     fn rss(table: &[u32], key: usize) -> Rss {
         let mut rss = Rss::default();
@@ -157,6 +200,36 @@ mod tests {
         assert_eq!(wanted(Spread::Even, &now, &[1, 3]), (vec![1, 3, 1, 3, 1, 3, 1, 3], vec![]));
         let (_, key) = wanted(Spread::Symmetric, &now, &[1]);
         assert_eq!(key, [0x6d, 0x5a, 0x6d, 0x5a, 0x6d]);
+    }
+
+    #[test]
+    fn symmetric_is_refused_without_a_key_or_a_known_function() {
+        let device = |key, function| {
+            let mut now = rss(&[0, 1], key);
+            now.function = function;
+            now
+        };
+        for function in [1, 2] {
+            assert_eq!(one_way(Spread::Symmetric, &device(4, function)), None);
+        }
+        let why = one_way(Spread::Symmetric, &device(0, 1)).unwrap();
+        assert!(why.contains("does not report the key"), "{why}");
+        let why = one_way(Spread::Symmetric, &device(4, 4)).unwrap();
+        assert!(why.contains("CRC32"), "{why}");
+        assert!(one_way(Spread::Symmetric, &device(4, 0)).is_some());
+        assert_eq!(one_way(Spread::Even, &device(0, 4)), None);
+    }
+
+    #[test]
+    fn division_that_differs_from_the_written_one_is_refused() {
+        let now = rss(&[0, 1], 2);
+        assert_eq!(unmet(&[0, 1], &[], &now), None);
+        assert_eq!(unmet(&[0, 1], &[7, 7], &now), None);
+        let why = |table: &[u32], key: &[u8]| unmet(table, key, &now).unwrap();
+        assert!(why(&[1, 0], &[]).contains("another table"));
+        assert!(why(&[0, 1], &[7, 8]).contains("another key"));
+        let e = refusal("eth0", why(&[1, 0], &[]));
+        assert!(e.code == Code::Unsupported && e.what.ends_with("eth0"), "{e}");
     }
 
     #[test]

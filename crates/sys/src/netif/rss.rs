@@ -18,8 +18,10 @@ const HEAD_WORDS: usize = 6;
 /// Most entries of a table and bytes of a key that are accepted: far more than devices have.
 const TABLE_MAX: u32 = 1 << 16;
 const KEY_BYTES_MAX: u32 = 1 << 10;
-/// Table length in a request that keeps the table; 0 would restore the driver's default.
+/// Table length in a request that keeps the table.
 const TABLE_KEPT: u32 = u32::MAX;
+/// Table length in a request that restores the driver's default.
+const TABLE_DEFAULT: u32 = 0;
 /// Hash function in a request that keeps the function (`ETH_RSS_HASH_NO_CHANGE`).
 const FUNCTION_KEPT: u8 = 0;
 
@@ -45,12 +47,14 @@ impl Rss {
         self.table.get(hash as usize % self.table.len().max(1)).copied()
     }
 
-    /// Sets the table, the key, or both; an empty one is kept. This changes the machine.
+    /// Sets the table, the key, or both; an empty one is kept. A table that is the default for the
+    /// device's queues is set as the default, so that it follows their number. This changes the
+    /// machine.
     ///
     /// # Errors
     /// As [`Interface::set_rss`].
     pub fn set(&self, interface: &Interface) -> Result<()> {
-        interface.write_rss(self, interface.rss()?.transform)
+        interface.restore_rss(self, interface.rss()?.transform)
     }
 
     /// Returns the parts of `before` to restore after this division was set: the table and the key, each if `now` still
@@ -104,6 +108,21 @@ impl Rss {
             u32::from_ne_bytes(bytes)
         }));
         words
+    }
+
+    /// Returns the request that sets the driver's default table, and the key; an empty key is kept.
+    fn request_default(&self, transform: u8) -> Vec<u32> {
+        let mut words = Rss { table: Vec::new(), ..self.clone() }.request(transform);
+        words[2] = TABLE_DEFAULT;
+        words
+    }
+
+    /// Returns true if the table is the default for this number of queues.
+    ///
+    /// Source: `ethtool_rxfh_indir_default`, include/linux/ethtool.h.
+    fn is_default_of(&self, queues: u32) -> bool {
+        let mut entries = (0..queues.max(1)).cycle().zip(&self.table);
+        !self.table.is_empty() && entries.all(|(default, entry)| default == *entry)
     }
 }
 
@@ -164,15 +183,26 @@ impl Interface {
             let why = format!("it has a table of {entries} entries and a key of {bytes} bytes");
             return Err(Error::new(Code::PortSyntax, self.no_rss(), why).fix(self.look()));
         }
-        let asked = Rss { table: table.to_vec(), key: key.to_vec(), ..Rss::default() };
-        self.write_rss(&asked, before.transform)?;
+        let mut asked = Rss { table: table.to_vec(), key: key.to_vec(), ..Rss::default() };
+        // The kernel keeps a table that was written when the number of queues changes, also if it
+        // was the default.
+        if asked.table == before.table {
+            asked.table.clear();
+        }
+        if asked.key == before.key {
+            asked.key.clear();
+        }
+        // The kernel refuses a request that sets nothing.
+        if asked != Rss::default() {
+            self.write_rss(&asked, before.transform)?;
+        }
         // Read the table back from the device, because some devices store less than was written.
         match self.rss() {
             Ok(set) => Ok(RssGuard { interface: self, before, set }),
             Err(e) => {
                 // There is no guard that would restore the former division.
                 if let Some(back) = asked.undone(&before, &asked) {
-                    let _ = self.write_rss(&back, before.transform);
+                    let _ = self.restore_rss(&back, before.transform);
                 }
                 Err(e)
             }
@@ -182,6 +212,18 @@ impl Interface {
     /// Sets the table and the key of `rss`; `transform` is the device's present one.
     fn write_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
         self.words(&mut rss.request(transform), "ETHTOOL_SRSSH")
+    }
+
+    /// Sets the table and the key of `rss` as [`Interface::write_rss`] does; a default table as
+    /// such, because a written one counts as the user's: it stays when the number of queues changes.
+    fn restore_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
+        let is_default = self.rx_queues().is_ok_and(|queues| rss.is_default_of(queues));
+        let set = || self.words(&mut rss.request_default(transform), "ETHTOOL_SRSSH");
+        // The table is read back, because the driver may count its queues otherwise.
+        if is_default && set().is_ok() && self.rss().is_ok_and(|now| now.table == rss.table) {
+            return Ok(());
+        }
+        self.write_rss(rss, transform)
     }
 
     /// Makes an ethtool request whose lengths are in `words`.
@@ -263,7 +305,7 @@ impl Drop for RssGuard {
         // Write only what was changed: a driver that reports a key may refuse to set one, and the table with it.
         let Ok(now) = self.interface.rss() else { return };
         if let Some(back) = self.former(&now) {
-            let _ = self.interface.write_rss(&back, now.transform);
+            let _ = self.interface.restore_rss(&back, now.transform);
         }
     }
 }
@@ -346,6 +388,22 @@ mod tests {
             assert!(e.code == Code::System && e.why.contains("nvalid"), "{e}");
         }
         assert_eq!(words_of(&[1, 0, 0, 0]), None, "another command");
+    }
+
+    #[test]
+    fn default_table_is_restored_as_the_default_and_not_as_one_that_was_set() {
+        let rss = |table: &[u32]| Rss { table: table.to_vec(), key: vec![7; 5], ..Rss::default() };
+        let default = rss(&[0, 1, 2, 0, 1]);
+        assert!(default.is_default_of(3) && rss(&[0, 1]).is_default_of(4));
+        for queues in [0, 1, 2, 4] {
+            assert!(!default.is_default_of(queues), "{queues}");
+        }
+        assert!(!Rss::default().is_default_of(3), "no table to restore");
+        let (words, set) = (default.request_default(2), default.request(2));
+        assert_eq!(words[..3], [ETHTOOL_SRSSH, 0, 0], "length 0 stands for the default");
+        assert_eq!((&words[3..HEAD_WORDS], words.len()), (&set[3..HEAD_WORDS], HEAD_WORDS + 2));
+        assert_eq!(words[HEAD_WORDS..], set[HEAD_WORDS + 5..], "the key");
+        assert_eq!(words_of(&words), Some(words.len()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use linerate_sys::wait::poll_readable;
 
 use super::super::message::Message;
 use super::hostile::settled;
-use super::peer::{Server, until_up};
+use super::peer::{Server, hello, refused, until_up};
 use super::*;
 use crate::host::RETRY;
 use crate::queue::Want;
@@ -91,7 +91,7 @@ fn queue_that_is_closed_counts_what_either_side_has_not_read() {
     // The peer takes one packet, and sends two.
     rings[0].set_tail(1);
     rings[1].set_tail(2);
-    queue.close(Instant::now());
+    queue.close(Instant::now() + Duration::from_secs(10));
     let counters = queue.counters();
     assert_eq!(counters.tx_lost, Moved { packets: 2, bytes: 120 });
     assert_eq!((counters.rx_missed, counters.driver.missed_unread), (2, 2));
@@ -99,6 +99,24 @@ fn queue_that_is_closed_counts_what_either_side_has_not_read() {
     assert_eq!((ledger.sent, ledger.dropped(DropReason::PEER_GONE)), (1, 2), "{ledger}");
     drop((port, batch, mem, server, memory, rings));
     settled(&pool);
+}
+
+/// Checks that the peer takes no copies that were counted as lost.
+#[test]
+fn closing_the_only_queue_ends_the_connection_before_copies_are_counted() {
+    let (name, pool) = (name(), Pool::builder().frames(256).build().unwrap());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64,zerocopy=no"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let (server, _memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    push(&mut batch, 3, &mut mem);
+    let queue = &mut port.queues[0];
+    assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 3);
+    rings[0].set_tail(1);
+    queue.close(Instant::now() + Duration::from_secs(10));
+    let said = server.socket.recv(&mut Vec::new());
+    assert_eq!(said, Ok(Some(Message::Disconnect("a queue was closed".into()))));
+    assert_eq!(queue.counters().tx_lost, Moved { packets: 2, bytes: 120 });
 }
 
 /// Checks copies in slots of a ring that has wrapped, with packets in one slot and in two.
@@ -265,6 +283,20 @@ fn closing_one_queue_ends_the_connection_before_its_frames_come_home() {
         drop((port, batch, mem));
         settled(&pool);
     }
+}
+
+#[test]
+fn server_that_maps_one_region_is_told_the_reason() {
+    let (name, pool) = (name(), exported());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (mut mem, mut hello) = (pool.local(), hello());
+    if let Message::Hello { region_max, .. } = &mut hello {
+        *region_max = 0;
+    }
+    let server = Server::with_hello(hello, &listener, 2, &mut port, &mut mem);
+    let why = refused(&server.socket, &mut port, &mut mem);
+    assert_eq!(why.as_deref(), Some("the server maps one region only: use zerocopy=no"));
 }
 
 #[test]

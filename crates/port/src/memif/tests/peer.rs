@@ -239,7 +239,8 @@ impl Server {
         server
     }
 
-    fn with_hello(
+    /// Accepts the port, and sends the first `steps` messages of the handshake, which begins with `hello`.
+    pub fn with_hello(
         hello: Message,
         listener: &Listener,
         steps: usize,

@@ -5,9 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use linerate_skb::DropReason;
 use linerate_sys::seqpacket::{self, Seqpacket};
+use linerate_sys::unix::own_user;
 
 use super::super::channel::Channel;
-use super::super::closer::Closer;
+use super::super::closer::testing::block;
+use super::super::closer::{Closer, PENDING_MAX, PENDING_OF_USER};
 use super::super::config::Config;
 use super::super::connector::Connector;
 use super::super::control::{Protocol, Turn};
@@ -21,6 +23,7 @@ use super::super::ring::ProtocolError;
 use super::hostile::settled;
 use super::*;
 use crate::host::RETRY;
+use crate::host::testing::in_netns;
 use crate::queue::Want;
 
 const QUEUES: usize = 2;
@@ -91,6 +94,44 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
     }
 }
 
+/// Checks a control thread that cannot work while queues are closed. It has a namespace of its own, so that it is not
+/// that of other tests.
+#[test]
+fn close_waits_for_a_late_control_thread_no_longer_than_its_caller_lets_it() {
+    in_netns(|| {
+        let pool = Pool::builder().frames(1024).trust(Trust::Exported).build().unwrap();
+        let name = name();
+        let (_server, mut far) = queues(&format!("memif:{name},role=server,rings=2"), &pool);
+        let (client, mut near) = queues(&format!("memif:{name},size=64,rings=2"), &pool);
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+        let start = Instant::now();
+        while near.iter().chain(&far).any(|queue| queue.health() != Health::Up) {
+            assert!(start.elapsed() < Duration::from_secs(10), "no connection");
+            for queue in near.iter_mut().chain(&mut far) {
+                queue.rx(&mut mem, &mut batch, 0);
+            }
+        }
+        (0..2).for_each(|_| batch.push(mem.alloc_copy(&[1; 60]).unwrap()).unwrap());
+        assert_eq!(far[0].xmit(&mut mem, &mut batch).packets, 2);
+        let begun = Instant::now();
+        client.locked(|| near.iter_mut().for_each(|queue| queue.close(begun)));
+        // Without the limit each queue waits for a second.
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        let counters = near[0].counters();
+        assert_eq!((counters.rx_missed, counters.driver.missed_unread), (2, 2));
+        // The control thread ends the connection then, and has the frames returned.
+        let is_lent = |(name, n): &(&str, u64)| *name == "device rings" && *n > 0;
+        loop {
+            let ledger = pool.ledger();
+            if ledger.is_drained() && !ledger.holders().iter().any(is_lent) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{ledger}");
+            std::thread::yield_now();
+        }
+    });
+}
+
 /// Checks a client that cannot connect, which leaves nothing to close at each attempt.
 #[test]
 fn attempts_to_connect_that_fail_leave_nothing_to_close() {
@@ -140,6 +181,43 @@ fn connector_is_not_woken_by_a_socket_that_waits_for_its_close() {
     let is_woken = is_readable(connector.watch());
     // On a busy machine the time of the next attempt may have come.
     assert!(!is_woken || start.elapsed() >= Duration::from_millis(100));
+}
+
+/// Checks a client whose server's user has as many objects that wait as a user may have. Other users have objects,
+/// too, so that two places are left.
+#[test]
+fn attempts_to_connect_to_a_refused_server_take_no_places_of_others() {
+    const ATTEMPTS: usize = 3;
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let config = format!("memif:{},zerocopy=no", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let _server = seqpacket::Listener::bind(&config.path, 0o600).unwrap();
+    let (mut connector, mut closer) = (Connector::new(&config, &pool).unwrap(), Closer::new());
+    let mut blocked = block(&mut closer, own_user(), PENDING_OF_USER);
+    for other in 1.. {
+        // Before Linux 6.16 the socket of the first attempt takes one of the two places.
+        let n = PENDING_OF_USER.min(PENDING_MAX - 2 - blocked.len());
+        if n == 0 {
+            break;
+        }
+        blocked.extend(block(&mut closer, own_user() + other, n));
+    }
+    let (start, mut waste, mut attempts) = (Instant::now(), Vec::new(), 0);
+    while attempts < ATTEMPTS {
+        assert!(start.elapsed() < Duration::from_secs(10), "{attempts} attempts");
+        let event =
+            connector.turn(&mut Turn { config: &config, waste: &mut waste, closer: &closer });
+        assert!(matches!(event, None | Some(Event::Ended(_))));
+        attempts += usize::from(event.is_some());
+        waste.drain(..).for_each(|waste| closer.dispose(waste));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // A closing thread may not have closed the last socket yet.
+    while closer.is_full(None) {
+        assert!(start.elapsed() < Duration::from_secs(10), "no place is left");
+        std::thread::yield_now();
+    }
+    drop(blocked);
 }
 
 /// Checks that the objects of a closed port's clients wait for the threads that their user may have.

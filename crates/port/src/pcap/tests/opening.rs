@@ -4,17 +4,19 @@
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use linerate_skb::Code;
+use linerate_skb::{Batch, Code};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use super::super::config::Mode;
+use super::super::config::{Config, Mode};
 use super::super::examine::examine;
+use super::super::write;
 use super::{classic, kinds, pool};
 use crate::Port;
 use crate::doctor::{Findings, Level, worst};
 use crate::host::testing::Scratch;
+use crate::queue::{QueueOps, Want};
 
 /// Runs `test` on a thread without effective capabilities, so that the modes of files apply. It keeps
 /// the permitted ones, by which access(2) would grant what open(2) refuses.
@@ -78,7 +80,7 @@ fn only_a_capture_or_an_empty_file_is_overwritten() {
         let file = scratch.file("file", content);
         let port = format!("pcap:{file},write");
         let missed = examined(&file) == Level::Miss;
-        let opened = Port::open_with(&port, &pool).map(drop);
+        let opened = Port::open_with(&port, &pool).map(|mut port| _ = port.arm(Want::Room));
         assert_eq!((opened.is_err(), missed), (is_kept, is_kept), "{content:?} {opened:?}");
         assert_eq!(fs::read(&file).unwrap() == content, is_kept, "{content:?}");
         if let Err(e) = opened {
@@ -86,6 +88,48 @@ fn only_a_capture_or_an_empty_file_is_overwritten() {
             assert!(e.fix.contains("another file"), "{e}");
         }
     }
+}
+
+#[test]
+fn former_capture_is_kept_until_the_port_is_used() {
+    let (scratch, pool) = (Scratch::new(), pool(4));
+    let former = classic(true, false, 1, &[(1, 1, b"x")]);
+    let file = scratch.file("a.pcap", &former);
+    let open = || {
+        fs::write(&file, &former).unwrap();
+        Port::open_with(&format!("pcap:{file},write"), &pool).unwrap()
+    };
+    let port = open();
+    let says = format!("pcapng file, copy, replaces a capture of {} bytes", former.len());
+    assert_eq!(port.obtained().mode, says);
+    drop(port);
+    assert_eq!(fs::read(&file).unwrap(), former, "nothing was sent");
+
+    let is_whole = |capture: &[u8]| kinds(capture).is_empty() && capture.len() > 60;
+    let mut port = open();
+    assert!(!port.arm(Want::Room), "there is room");
+    drop(port);
+    assert!(is_whole(&fs::read(&file).unwrap()), "it declares an interface");
+
+    fs::write(&file, &former).unwrap();
+    let spec = crate::parse(&format!("pcap:{file},write")).unwrap();
+    let (mut queue, former_bytes) = write::open(&Config::of(&spec).unwrap()).unwrap();
+    assert_eq!(former_bytes, former.len() as u64);
+    queue.close(Instant::now());
+    drop(queue);
+    assert!(is_whole(&fs::read(&file).unwrap()), "the end of a run without packets");
+
+    let (mut port, mut batch) = (open(), Batch::with_capacity(1));
+    assert!(batch.push(pool.local().alloc_copy(b"packet").unwrap()).is_ok());
+    assert_eq!(port.xmit(&mut batch), 1);
+    drop(port);
+    assert_eq!(kinds(&fs::read(&file).unwrap()), [(1, 6, 6)]);
+
+    let new = scratch.0.join("new.pcapng").display().to_string();
+    let port = Port::open_with(&format!("pcap:{new},write"), &pool).unwrap();
+    assert_eq!(port.obtained().mode, "pcapng file, copy");
+    drop(port);
+    assert!(is_whole(&fs::read(&new).unwrap()), "a new file is a capture without use");
 }
 
 #[test]

@@ -128,12 +128,37 @@ fn an_armed_queue_without_packets_has_ended_no_sleep() {
 
 #[test]
 fn only_a_sleep_is_measured() {
+    // The meter does not read a clock twice in a millisecond.
+    let arm = |queue: &mut Queue, want| {
+        std::thread::sleep(Duration::from_millis(2));
+        queue.arm(want)
+    };
     let (mut queue, packets) = open(Moderation::Napi);
-    assert!(!queue.arm(Want::Frames) && !queue.meter.is_sample(), "a packet is there");
+    assert!(!arm(&mut queue, Want::Frames) && !queue.meter.is_sample(), "a packet is there");
     packets.store(0, Ordering::Relaxed);
-    assert!(queue.arm(Want::Frames) && queue.meter.is_sample());
-    assert!(queue.arm(Want::Both) && !queue.meter.is_sample(), "begun by the earlier call");
-    assert!(queue.arm(Want::Frames) && queue.meter.is_sample());
+    assert!(arm(&mut queue, Want::Frames) && queue.meter.is_sample());
+    assert!(arm(&mut queue, Want::Both) && !queue.meter.is_sample(), "begun by the earlier call");
+    assert!(arm(&mut queue, Want::Frames) && queue.meter.is_sample());
     queue.stay_awake();
     assert!(!queue.meter.is_sample());
+}
+
+#[test]
+fn queue_that_is_polled_without_sleeping_begins_no_measurement() {
+    let (mut queue, _packets) = open(Moderation::Busy);
+    assert_eq!((rx(&mut queue), queue.wait(None)), (1, Ok(true)));
+    assert!(!queue.meter.is_sample());
+}
+
+#[test]
+fn queue_that_is_never_idle_does_not_say_that_no_packets_arrived() {
+    for mode in [Moderation::Busy, Moderation::Napi] {
+        let (mut queue, _packets) = open(mode);
+        assert_eq!(queue.moderated().to_string(), "no packets arrived");
+        // A caller that never waits makes no decision.
+        assert_eq!(rx(&mut queue), 1);
+        assert_eq!(queue.moderated().to_string(), "no irq: no packet woke a worker");
+        assert_eq!((queue.wait(None), rx(&mut queue)), (Ok(true), 1));
+        assert_eq!(queue.moderated().to_string(), "no irq: no packet woke a worker");
+    }
 }

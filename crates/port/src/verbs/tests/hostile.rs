@@ -1,9 +1,10 @@
 //! Callers that are no ports: programs that say nothing, or anything; and many of them.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 use super::super::hello::{HELLO_BYTES, Hello, READY, Refusal};
+use super::super::meeting::Meeting;
 use super::*;
 
 fn call(at: &str) -> TcpStream {
@@ -33,6 +34,14 @@ fn heard(mut stream: TcpStream) -> (usize, bool) {
 fn hello(pair: u32) -> Hello {
     let (mtu_bytes, longest_bytes, queues) = (1024, 1024, 1);
     Hello { pair, mtu_bytes, longest_bytes, queues, gid: [9; 16], ..Hello::default() }
+}
+
+#[test]
+fn connection_ends_after_ten_seconds_also_while_a_byte_is_not_acknowledged() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let meeting = Meeting::<SoftFabric>::called(1, stream).unwrap();
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&meeting.stream), Ok(10_000));
 }
 
 #[test]

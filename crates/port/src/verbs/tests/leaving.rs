@@ -1,7 +1,10 @@
 //! Peers that leave, ports that close and devices that fail: what was sent is received or counted,
 //! and frames come back.
 
+use std::os::fd::AsFd;
+
 use linerate_skb::DropReason;
+use linerate_sys::wait::poll_readable;
 
 use super::ways::{drain, send_to_all, three};
 use super::*;
@@ -186,6 +189,23 @@ fn packets_on_a_connection_are_dropped_as_device_down_if_this_end_closes() {
     assert_eq!(dropped, [18, 0], "{ledger}");
     drop((far, mem));
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn queue_whose_events_cannot_be_watched_sleeps_and_looks_again_by_itself() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (mut near, mut far) = joined(&pool, "");
+    let mut mem = pool.local();
+    soft::refuse_watches();
+    let start = Instant::now();
+    while !far.queues[0].arm(Want::Frames) {
+        far.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < PATIENCE, "it never sleeps");
+    }
+    let skb = packet(&mut mem, 9, 1, 60, 7);
+    send(&mut near, &mut mem, [skb]);
+    assert!(poll_readable(&[far.queues[0].as_fd()], Some(PATIENCE)).unwrap());
+    assert_eq!(receive(&mut far, &mut mem, 1), [7]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -82,6 +83,13 @@ fn next() -> u32 {
 thread_local! {
     /// The port that this thread opened last.
     static LAST: Cell<u32> = const { Cell::new(0) };
+    /// True if epoll refuses what this thread takes for the events of a device.
+    static IS_UNWATCHABLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the events of devices such that this thread cannot watch them.
+pub fn refuse_watches() {
+    IS_UNWATCHABLE.set(true);
 }
 
 /// Returns the number of the port that this thread opened last.
@@ -255,6 +263,8 @@ pub struct SoftNic {
     pair: u32,
     gid: [u8; 16],
     bell: Arc<EventFd>,
+    /// Descriptor that epoll refuses, because it has nothing to poll.
+    unwatchable: File,
     _pool: Pool,
 }
 
@@ -324,7 +334,13 @@ impl SoftFabric {
         let hello = Hello { pair, key, mtu_bytes: 4096, gid, ..Hello::default() };
         (
             SoftFabric { hello, is_connected: config.is_connected },
-            SoftNic { pair, gid, bell, _pool: pool.clone() },
+            SoftNic {
+                pair,
+                gid,
+                bell,
+                unwatchable: File::open("/dev/null").unwrap(),
+                _pool: pool.clone(),
+            },
         )
     }
 }
@@ -370,7 +386,7 @@ impl Nic for SoftNic {
     type Peer = SoftWay;
 
     fn events(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        if IS_UNWATCHABLE.get() { self.unwatchable.as_fd() } else { self.bell.as_fd() }
     }
 
     fn drain(&mut self) {

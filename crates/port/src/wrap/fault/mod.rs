@@ -9,9 +9,10 @@
 //!   device ◄─xmit─ Side ◄── program
 //! ```
 //!
-//! Owner: the queue owns what it holds; when it goes, that is dropped as `stopped`. A packet counts
-//! as received when the device gave it, so that one lost here was received and dropped as
-//! `injected`, and a double was created; it counts as sent when the device took it.
+//! Owner: the queue owns what it holds; when it is closed, that is dropped as `stopped`. A packet
+//! counts as received when the device gave it, so that one lost here was received and dropped as
+//! `injected`, and a double was created. Port counters have a packet to send as sent when it is
+//! taken, a double as two, and take those back that are dropped at the close.
 //!
 //! Wake-up: the queue has a descriptor of its own, an epoll set around the device's and an alarm.
 //! The alarm rings for what no device announces: a delay or a stall that ends. Whatever is held for
@@ -39,6 +40,7 @@ use super::{Layer, Wrapped};
 use crate::caps::{Caps, Origin};
 use crate::host::Bell;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
+use crate::stats::Counters;
 use side::{Now, Side};
 
 /// Ledger entry of the packets that a faulty queue holds.
@@ -65,6 +67,7 @@ impl Faulty {
             told_end: false,
             tally: None,
             tallied: 0,
+            tx_lost: Moved::default(),
         };
         Ok(Wrapped::around(inner, faults))
     }
@@ -91,6 +94,8 @@ pub struct Faults {
     /// The ledger's entry for the held packets.
     tally: Option<Tally>,
     tallied: usize,
+    /// Packets that were taken and then dropped, because the queue was closed.
+    tx_lost: Moved,
 }
 
 impl Faults {
@@ -275,6 +280,20 @@ impl Layer for Faults {
         self.flush(below, mem, now);
         self.tell(mem);
         below.reap(mem) + self.tx.held()
+    }
+
+    /// Drops the held packets first, because no call sends them after the close.
+    fn close(&mut self, below: &mut dyn QueueOps, until: Instant) {
+        self.rx.discard(DropReason::STOPPED);
+        self.tx_lost += self.tx.discard(DropReason::STOPPED);
+        (self.tally, self.tallied) = (None, 0);
+        below.close(until);
+    }
+
+    fn counters(&mut self, below: &mut dyn QueueOps) -> Counters {
+        let mut counters = below.counters();
+        counters.tx_lost += self.tx_lost;
+        counters
     }
 
     fn withheld(&self, below: &dyn QueueOps) -> usize {

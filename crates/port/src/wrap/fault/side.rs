@@ -152,7 +152,8 @@ impl Side {
         matches!(self.gate, Gate::Until(end) if now < end)
     }
 
-    /// Applies faults to a packet and holds the result; returns what happened to it.
+    /// Applies faults to a packet and holds the result; returns what it holds then: a doubled packet
+    /// counts as two.
     ///
     /// Shape:  skb -> held here, or dropped with its reason; for each, `room` was at least 1.
     pub fn admit(&mut self, mut skb: Skb, now: Now, stats: &FaultStats) -> Moved {
@@ -183,9 +184,10 @@ impl Side {
         if due.at.is_some() || due.turn > now.turn {
             stats.delayed.count();
         }
-        let moved = Moved { packets: 1, bytes: skb.len() as u64 };
+        let mut moved = Moved { packets: 1, bytes: skb.len() as u64 };
         if twice {
             stats.duplicated.count();
+            moved = Moved { packets: 2, bytes: 2 * moved.bytes };
             let double = skb.share().into_unique();
             self.enter(skb, due, behind, now, stats);
             self.line.push_back((double, due));
@@ -252,11 +254,16 @@ impl Side {
         [gate, line, aside].into_iter().flatten().min()
     }
 
-    /// Drops all held packets, for `reason`.
-    pub fn discard(&mut self, reason: DropReason) {
-        self.line.drain(..).for_each(|(skb, _)| skb.discard(reason));
-        self.aside.drain(..).for_each(|aside| aside.skb.discard(reason));
+    /// Drops all held packets, for `reason`; returns what it dropped.
+    pub fn discard(&mut self, reason: DropReason) -> Moved {
+        let mut dropped = Moved { packets: self.ready.len(), bytes: self.ready.bytes_behind(0) };
         self.ready.discard(reason);
+        let line = self.line.drain(..).map(|(skb, _)| skb);
+        for skb in line.chain(self.aside.drain(..).map(|aside| aside.skb)) {
+            dropped += Moved { packets: 1, bytes: skb.len() as u64 };
+            skb.discard(reason);
+        }
+        dropped
     }
 }
 

@@ -342,6 +342,18 @@ fn a_second_port_of_a_pool_needs_no_more_locked_memory() {
 }
 
 #[test]
+fn hold_is_reported_as_one_for_all_ports_that_share_the_interface() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let Some(fs) = BpfFs::mount() else { return };
+        let (_theirs, text) = Theirs::pinned("v0", Mode::Native, 4, &fs);
+        let port = Port::open_with(&format!("{text},hold=300us"), &pool()).unwrap();
+        let refused = &port.obtained().refused;
+        assert!(refused.iter().any(|why| why.contains("closed last")), "{refused:?}");
+    });
+}
+
+#[test]
 fn doctor_tries_it_and_takes_nothing_from_the_one_who_has_the_map() {
     in_netns_with_xdp(|| {
         veth(1500);
