@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_worker_that_waits_for_a_slow_source_sleeps_most_of_its_time() {
         let stopped = ran(|e| {
-            e.port("gen", "gen:,count=20,rate=1kpps").port("sink", "sink:").wire("gen", "sink")
+            e.port("gen", "gen:,count=20,rate=50pps").port("sink", "sink:").wire("gen", "sink")
         });
         let waits = Waits::of(&stopped, &Locks::default());
         assert!(waits.sleeps > 0 && waits.asleep_ns > 0, "{waits:?}");

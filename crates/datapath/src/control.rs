@@ -106,7 +106,8 @@ pub struct PendingOrder<A = Applied> {
 impl Control {
     /// Orders another moderation for all queues of a port, or for its queue number `queue`.
     ///
-    /// The workers of the queues obey at their next turns; the order wakes workers that sleep.
+    /// The workers of the queues obey at their next turns; the order wakes workers that sleep. A number that its knob does
+    /// not allow becomes the nearest one: [`Applied::applied`] says so.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not obeyed
@@ -273,11 +274,25 @@ impl Applied {
     }
 }
 
+impl Order {
+    /// Returns true if the order was neither executed nor withdrawn.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Order::Set { answer, .. } => answer.is_open(),
+            Order::Cpus { answer, .. } => answer.is_open(),
+        }
+    }
+}
+
 impl<A> Answer<A> {
     fn new(packets: u64) -> Arc<Answer<A>> {
         let (given, asked_at) = (OnceLock::new(), Instant::now());
         let claimed = AtomicU8::new(OPEN);
         Arc::new(Answer { given, claimed, asked_at, packets, waiter: current() })
+    }
+
+    fn is_open(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) == OPEN
     }
 
     /// Returns true if the order is to be executed: it was not withdrawn. Only the worker calls it.

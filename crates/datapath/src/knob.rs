@@ -27,8 +27,8 @@ pub const BACKLOG: Knob = Knob {
     live: false,
 };
 
-/// Packets of one transmit call, which rings the device's doorbell at most once, or more often if superframes are cut
-/// in front of the device.
+/// Packets of one transmit call. It rings the device's doorbell once at most; several times if superframes are cut in
+/// front of the device.
 ///
 /// Source: post 002, `tx_batch_skb`.
 pub const TX_BATCH: Knob = Knob {
@@ -38,7 +38,8 @@ pub const TX_BATCH: Knob = Knob {
     max: 1024,
     default: 64,
     or: "as many as have 256 KiB (auto)",
-    effect: "Packets sent to a device with one doorbell; 1 = a doorbell for each packet",
+    effect: "Packets sent to a device in one call, with one doorbell if no superframe is cut; \
+             1 = a call for each packet",
     live: true,
 };
 

@@ -18,6 +18,7 @@ mod notice;
 mod opening;
 mod park;
 mod plan;
+mod poll_order;
 mod ports;
 pub mod qdisc;
 mod queue_slot;

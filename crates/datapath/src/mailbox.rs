@@ -87,7 +87,12 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Takes all orders. Returns `None` if another thread is adding an order; the caller then asks
+    /// Removes the waiting orders for which `is_wanted` returns false.
+    pub fn retain(&self, is_wanted: impl FnMut(&T) -> bool) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).retain(is_wanted);
+    }
+
+    /// Takes all orders. Returns `None` if another thread adds or removes orders; the caller then asks
     /// again in the next turn.
     pub fn take(&self) -> Option<Vec<T>> {
         match self.list.try_lock() {

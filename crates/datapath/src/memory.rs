@@ -7,10 +7,10 @@
 use linerate_port::{Code, Error, Result};
 use linerate_skb::{Data, Holder, Holders, Huge, Init, Local, Pool, PoolBuilder, Return, Trust};
 
-use linerate_skb::knob::HOT_LIST;
+use linerate_skb::knob::{FRAME_SIZE, HOT_LIST};
 
 use crate::plan::{self, Demand, Sizes};
-use crate::ports::DECLARE;
+use crate::ports::ReadsInPlace;
 
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
@@ -84,20 +84,40 @@ impl MemoryConfig {
         let (pools, hot_lists) = (Vec::new(), Vec::new());
         let (holders, warnings) = (Vec::new(), Vec::new());
         let mut memory = Memory { pools, of_ports, holders, hot_lists, warnings };
+        self.check_frame_size()?;
         for pool in 0..=memory.of_ports.iter().copied().max().unwrap_or(0) {
             self.add(&mut memory, demands, pool, sizes)?;
         }
         Ok(memory)
     }
 
-    /// Refuses the program's own pool if a peer can write it and a stage reads packets in place.
-    pub fn check_private(&self) -> Result<()> {
+    /// Refuses the program's own pool if a peer can write it, because `reader` reads packets in
+    /// place.
+    pub fn check_private(&self, reader: ReadsInPlace) -> Result<()> {
         if self.pool.as_ref().is_none_or(|pool| pool.trust() == Trust::Private) {
             return Ok(());
         }
-        let why = "a peer may write the engine's pool while a stage reads the packets";
+        let by = reader.name();
+        let why = format!("a peer may write the engine's pool while {by} reads the packets");
         Err(Error::new(Code::Unsupported, "cannot build the engine", why)
-            .fix(format!("make the pool private, or {DECLARE}")))
+            .fix(reader.fix("make the pool private")))
+    }
+
+    /// Refuses frames of a new pool that are too large, or leave no room beside the headroom.
+    /// Without room, the number of frames that the holders need would be of no use.
+    fn check_frame_size(&self) -> Result<()> {
+        let asked = self.frame_bytes.filter(|_| self.pool.is_none());
+        match asked.filter(|bytes| !FRAME_SIZE.allows((*bytes).into())) {
+            None => Ok(()),
+            Some(bytes) => {
+                let why = format!(
+                    "a frame of {bytes} bytes; it must be a power of two, {} to {}",
+                    FRAME_SIZE.min, FRAME_SIZE.max
+                );
+                Err(Error::new(Code::PoolSize, "cannot build the engine", why)
+                    .fix("2048 carries a full Ethernet frame, 16384 one of 9000 bytes"))
+            }
+        }
     }
 
     /// Creates and adds the pool with this number.
@@ -263,8 +283,8 @@ mod tests {
         let trust = Trust::Private;
         let (name, workers) = (format!("port {worker}"), vec![worker]);
         let pool = 0;
-        let (qdisc_packets, kept) = (0, false);
-        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
+        let (queues, qdisc_packets, kept) = (1, 0, false);
+        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {
@@ -393,6 +413,18 @@ mod tests {
         // The system's allocator returns buffers of the requested length: no warning.
         let general = MemoryConfig { data: Data::General, ..fit };
         assert!(get(&general, &[port(0, 65_550, 0)]).warnings.is_empty());
+    }
+
+    #[test]
+    fn frames_without_room_beside_the_headroom_are_refused_by_their_size() {
+        for bytes in [256, 1 << 17] {
+            let asked = MemoryConfig { frame_bytes: Some(bytes), ..MemoryConfig::default() };
+            let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
+            let text = format!("a frame of {bytes} bytes; it must be a power of two, 512 to 65536");
+            assert_eq!((e.code, e.why), (Code::PoolSize, text));
+        }
+        let asked = MemoryConfig { frame_bytes: Some(512), ..MemoryConfig::default() };
+        assert_eq!(get(&asked, &[port(0, 60, 0)]).pools[0].data_room(), 256);
     }
 
     #[test]

@@ -242,11 +242,23 @@ impl Napi {
         self.ops.irq(false);
     }
 
-    /// Counts the end of a hold, if the queue was in one.
-    pub fn hold_ended(&mut self) {
+    /// Counts the end of a hold, if the queue was in one; returns true if so.
+    pub fn hold_ended(&mut self) -> bool {
         if self.held {
             self.ops.irq(true);
         }
+        self.held
+    }
+
+    /// Forgets a hold that the worker does not sleep for, so that its end is not compared with a timer's.
+    pub fn forget_hold(&mut self) {
+        self.ops.moderator().forget_hold();
+    }
+
+    /// Returns true if the next decision would compare its time, `now`, with the end of a hold.
+    #[cfg(test)]
+    pub fn measures_hold(&mut self, now: Instant) -> bool {
+        self.ops.moderator().hold_ended(now)
     }
 
     /// Notes that the queue was not polled in this turn, because there is no room for its packets.
@@ -277,9 +289,10 @@ impl Napi {
         !self.held && self.reads() && self.ops.moderator().patience().is_none()
     }
 
-    /// Changes the queue's moderation; returns the reason if it has no effect, or less than
-    /// requested.
+    /// Changes the queue's moderation, each number to the nearest that its knob allows; returns the
+    /// reason if it has no effect, or less than requested.
     pub fn set_moderation(&mut self, mode: Moderation) -> Option<String> {
+        let mode = mode.clamped();
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
         moderator.set_mode(mode);

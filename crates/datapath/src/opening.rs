@@ -86,11 +86,14 @@ pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
 }
 
 /// Refuses a wire on which no packet can pass, because both ends can only be read or only be
-/// written.
-pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Opened]) -> Result<()> {
+/// written, by the direction of each port.
+pub(crate) fn check_directions(
+    ports: &[Planned],
+    wires: &[Wire],
+    direction: impl Fn(usize) -> Direction,
+) -> Result<()> {
     for &(a, b) in wires {
-        let (left, right) = (opened[a].obtained.direction, opened[b].obtained.direction);
-        let word = match (left, right) {
+        let word = match (direction(a), direction(b)) {
             (Direction::Source, Direction::Source) => "read",
             (Direction::Sink, Direction::Sink) => "written",
             _ => continue,

@@ -10,7 +10,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{Rest, SLEEP_MIN};
+use linerate_port::moderation::{Cost, Rest, SLEEP_MIN};
 use linerate_port::wait::{Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, clock};
 use linerate_skb::Verdict;
@@ -26,6 +26,8 @@ pub(crate) const TIMER: u64 = u64::MAX - 1;
 /// Longest time between two checks for room while packets wait for room. It equals memif's shortest
 /// wait for room, so that the time does not depend on the length of a ring.
 const ROOM_INTERVAL: Duration = SLEEP_MIN;
+/// Weight that earlier samples of wake-ups keep when a sample is added: as those of their cost do.
+const DECAY: f64 = 0.96;
 /// Most events of a worker: one of each queue, of the bell and of the timer.
 const EVENTS_MAX: usize = Verdict::OUTPUTS_MAX + 2;
 
@@ -54,12 +56,17 @@ impl Worker {
             }
         }
         self.holds = earliest.is_some();
-        let Some((mut until, spin)) = earliest.filter(|_| !look) else {
+        let Some((mut until, spin)) = earliest else {
             return if look { Rest::Look } else { Rest::Device };
         };
+        if look {
+            self.napis.iter_mut().for_each(Napi::forget_hold);
+            return Rest::Look;
+        }
         let mut most = Duration::MAX;
         for napi in &mut self.napis {
             if napi.awaits_tx_space() {
+                self.napis.iter_mut().for_each(Napi::forget_hold);
                 return if received { Rest::Look } else { Rest::Device };
             }
             if napi.backlog() > 0 {
@@ -212,7 +219,14 @@ impl Worker {
                 by_queue = true;
             }
         }
+        self.wakes.count(by_queue);
         by_queue
+    }
+
+    /// Counts the end of each queue's hold, all of which are one wake-up.
+    fn count_hold_ends(&mut self) {
+        let ended = self.napis.iter_mut().fold(false, |any, napi| napi.hold_ended() | any);
+        self.wakes.count(ended);
     }
 
     /// Leaves the devices alone until the time `until`, so that packets gather.
@@ -256,7 +270,7 @@ impl Worker {
         self.slot.waits().held_off(woke.saturating_duration_since(since));
         // The bell or the caller's timeout may have ended the sleep before the hold.
         if !by_queue && woke >= until {
-            self.napis.iter_mut().for_each(Napi::hold_ended);
+            self.count_hold_ends();
         }
         self.learn();
         Ok(())
@@ -274,13 +288,13 @@ impl Worker {
         // A valid descriptor gives no error; without the cause, the wake-up is not counted.
         let by_queue = self.sleep(Some(Duration::ZERO)).unwrap_or_default();
         if !by_queue && matches!(self.rest, Rest::Hold { until, .. } if until <= Instant::now()) {
-            self.napis.iter_mut().for_each(Napi::hold_ended);
+            self.count_hold_ends();
         }
         self.learn();
     }
 
     /// Measures the cost of a wake-up and of a packet from time to time, and passes the costs to
-    /// the queues.
+    /// the queues. Of a wake-up that ends the sleep of several queues, each queue has its part.
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {
@@ -292,10 +306,40 @@ impl Worker {
             [sum[0] + counts.irqs(), sum[1] + counts.rx_packets]
         };
         let [irqs, packets] = self.napis.iter().fold([0; 2], sum);
-        let irqs = irqs.max(self.slot.waits().read().sleeps);
+        let wakes = self.wakes.number.max(self.slot.waits().read().sleeps);
+        let part = self.wakes.part(irqs);
         let now = Instant::now();
-        let cost = self.meter.woke(now, clock::thread_cpu_ns(), irqs, packets);
+        let cost = self.meter.woke(now, clock::thread_cpu_ns(), wakes, packets);
+        let cost = cost.map(|cost| Cost { wake_ns: part * cost.wake_ns, ..cost });
         self.napis.iter_mut().for_each(|napi| napi.learned(cost, now));
+    }
+}
+
+/// The wake-ups of a worker. One wake-up may end the sleep of several queues, and each of these counts it as an irq.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    /// Number of wake-ups that ended the sleep of a queue.
+    number: u64,
+    /// Wake-ups and irqs up to the last sample, and those of recent samples, of which older ones weigh less.
+    seen: [u64; 2],
+    recent: [f64; 2],
+}
+
+impl Wakes {
+    /// Counts a wake-up, if it ended the sleep of a queue.
+    fn count(&mut self, by_queue: bool) {
+        self.number += u64::from(by_queue);
+    }
+
+    /// Takes a sample, when all queues have counted `irqs`; returns the number of wake-ups for each irq, at most 1.
+    fn part(&mut self, irqs: u64) -> f64 {
+        let now = [self.number, irqs];
+        for ((recent, now), seen) in self.recent.iter_mut().zip(now).zip(self.seen) {
+            *recent = DECAY * *recent + now.saturating_sub(seen) as f64;
+        }
+        self.seen = now;
+        let [wakes, irqs] = self.recent;
+        if wakes > 0.0 && irqs > 0.0 { (wakes / irqs).min(1.0) } else { 1.0 }
     }
 }
 

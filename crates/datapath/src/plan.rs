@@ -2,13 +2,14 @@
 //! frames.
 
 use linerate_port::{Code, Error, Result};
+use linerate_skb::knob::HOT_LIST;
 use linerate_skb::{Holders, Trust};
 
 use crate::ports::{Named, Planned};
 use crate::steer::Fan;
 use crate::tx_batch::{AUTO_PACKETS, TxBatch};
 
-/// Frames of the pool for a program that keeps a port: its hot lists and batches, and those of its packets that wait.
+/// Frames of the pool for a program that keeps a port: the batches, and the packets that wait.
 const PROGRAM_FRAMES: u64 = 4096;
 /// Packets between a discipline and the device, whatever the backlog is: those in the fifo, and one
 /// that waits for tokens.
@@ -172,6 +173,8 @@ pub(crate) fn misfits(
 #[derive(Debug)]
 pub(crate) struct Demand {
     pub name: String,
+    /// The number of the port's queues, also of a port that the program keeps.
+    pub queues: usize,
     /// The worker of each of the port's queues.
     pub workers: Vec<usize>,
     /// Longest packet that the port receives or makes; 0 if it only passes on packets of other
@@ -252,7 +255,8 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
         let workers = workers.clone();
         let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
         let (trust, pool, kept) = (needs.trust, pools[i], workers.is_empty());
-        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
+        let queues = needs.queues.max(1);
+        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -288,7 +292,10 @@ pub(crate) fn holders(
         // Each queue has a backlog of its own.
         let queues = demand.workers.iter().filter(|worker| hot_lists[**worker].is_some()).count();
         if demand.kept && demand.pool == pool {
-            let frames = PROGRAM_FRAMES + demand.rings.frames() as u64;
+            // Each of its queues has a hot list of the default length.
+            let rings = demand.rings.frames().div_ceil(demand.queues) as u64;
+            let hot_list_len = HOT_LIST.clamp(HOT_LIST.default.max(rings));
+            let frames = PROGRAM_FRAMES + demand.queues as u64 * hot_list_len;
             holders.add(format!("{}: the program's batches and hot lists", demand.name), frames);
         } else if queues == 0 {
             continue;
@@ -423,6 +430,19 @@ mod tests {
             let h = holders(&demands, 0, sizes, &[Some(50)], usize::MAX).to_string();
             let expected = format!("a backlog {backlog} + b backlog {after} + b qdisc 10");
             assert!(h.contains(&expected), "{h}");
+        }
+    }
+
+    #[test]
+    fn each_queue_that_the_program_keeps_has_a_hot_list() {
+        let texts = ["a=null:,queues=8", "b=ring:r,len=4096", "c=ring:r,len=4096"];
+        let ports = ports::plan(named(&texts), &[]).unwrap();
+        let demands = demands(&ports, &[0; 3], &[vec![], vec![], vec![]]);
+        let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
+        let h = holders(&demands, 0, sizes, &[], usize::MAX).to_string();
+        for (name, lists) in [("a", 8 * 1024), ("b", 8192)] {
+            let held = format!("{name}: the program's batches and hot lists {}", 4096 + lists);
+            assert!(h.contains(&held), "{h}");
         }
     }
 

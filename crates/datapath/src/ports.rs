@@ -144,17 +144,41 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
     ports.into_iter().zip(plans).map(planned).collect()
 }
 
-/// Makes ports copy if they would otherwise share their frames with a peer that writes, because a
-/// stage or steering reads packets in place.
+/// A part of an engine that reads packets in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadsInPlace {
+    Stage,
+    Steering,
+}
+
+impl ReadsInPlace {
+    /// Returns the part's name, with its article.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadsInPlace::Stage => "a stage",
+            ReadsInPlace::Steering => "Steering",
+        }
+    }
+
+    /// Returns the remedy: the one that makes the frames private, and what a stage can do instead.
+    pub fn fix(self, private: &str) -> String {
+        match self {
+            ReadsInPlace::Stage => format!("{private}, or {DECLARE}"),
+            ReadsInPlace::Steering => private.to_owned(),
+        }
+    }
+}
+
+/// Makes ports copy if they would otherwise share their frames with a peer that writes, because
+/// `reader` reads packets in place.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` if a port's text requests shared frames.
-pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
+pub(crate) fn keep_private(ports: &mut [Planned], reader: ReadsInPlace) -> Result<()> {
     for port in ports.iter_mut().filter(|port| port.needs.trust == Trust::Exported) {
         port.plan = port.plan.by_copies().map_err(|fix| {
-            let why =
-                "its peer could write packets while a stage or steering of the engine reads them";
-            port.spec.error(why).fix(format!("{fix}, or {DECLARE}"))
+            let why = format!("its peer could write packets while {} reads them", reader.name());
+            port.spec.error(why).fix(reader.fix(fix))
         })?;
         (port.needs, port.copies_for_stage) = (port.plan.needs()?, true);
     }

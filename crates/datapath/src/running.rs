@@ -20,8 +20,12 @@ use crate::worker::{CLOSE_MAX, Worker};
 use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Longest time for a halted worker to return from a device's call, and to close its devices.
-const GRACE: Duration = Duration::from_secs(2);
-const _: () = assert!(CLOSE_MAX.as_millis() < GRACE.as_millis(), "devices may take CLOSE_MAX");
+/// It is much longer than [`CLOSE_MAX`], because parts of a close have no deadline.
+const GRACE: Duration = Duration::from_secs(3);
+const _: () = assert!(
+    CLOSE_MAX.as_millis() + 1000 < GRACE.as_millis(),
+    "a halt must outlast the close of devices"
+);
 /// Remedy for a thread that was left behind.
 const LEFT_BEHIND: &str =
     "end the process, which frees its devices, and report the driver whose call does not return";

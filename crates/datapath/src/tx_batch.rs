@@ -13,7 +13,7 @@ pub(crate) const AUTO_PACKETS: usize = TX_BATCH.default as usize;
 /// [`AUTO_PACKETS`].
 pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 
-/// A cap on the packets of one transmit call, which rings the device's doorbell at most once, or more often if
+/// A cap on the packets of one transmit call. The call rings the device's doorbell once at most; several times if
 /// superframes are cut in front of the device.
 ///
 /// It never waits for packets: the packets that a turn has gathered are divided into calls of at most that many.

@@ -22,7 +22,8 @@ use linerate_skb::{Batch, DropReason, Local};
 use crate::control::{Applied, Control, Order, Pinned, Setting};
 use crate::mailbox::Word;
 use crate::napi::Napi;
-use crate::park::{BELL, TIMER};
+use crate::park::{BELL, TIMER, Wakes};
+use crate::poll_order::PollOrder;
 use crate::stage::{Stage, Turn};
 use crate::steer::Clearing;
 use crate::waits::Term;
@@ -61,6 +62,7 @@ pub enum Turned {
 pub struct Worker {
     pub(crate) napis: Vec<Napi>,
     pub(crate) stages: Vec<Box<dyn Stage>>,
+    order: PollOrder,
     /// Packet memory, one for each pool of the worker's wires.
     mems: Vec<Local>,
     batch: Batch,
@@ -85,6 +87,7 @@ pub struct Worker {
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
+    pub(crate) wakes: Wakes,
     turns: u32,
     ask_at: Option<Instant>,
     /// True if a device still has packets to send and the path adds no more.
@@ -117,6 +120,7 @@ impl Worker {
         }
         watch(slot.bell().as_fd(), BELL)?;
         Ok(Worker {
+            order: PollOrder::new(&napis),
             napis,
             stages,
             mems,
@@ -132,6 +136,7 @@ impl Worker {
             has_qdisc,
             is_armed: false,
             meter: CostMeter::default(),
+            wakes: Wakes::default(),
             slot,
             turns: 0,
             ask_at: None,
@@ -152,28 +157,34 @@ impl Worker {
     pub fn turn(&mut self, now: Instant) -> Turned {
         self.begin();
         let (mut received, mut goes_on) = (false, false);
-        for i in 0..self.napis.len() {
-            let budget = self.admits(i);
-            if budget == 0 {
-                self.napis[i].left_alone();
-                continue;
+        let mut next = Some(self.order.first());
+        while let Some(queues) = next {
+            let mut delivered = false;
+            for i in queues {
+                let budget = self.admits(i);
+                if budget == 0 {
+                    self.napis[i].left_alone();
+                    continue;
+                }
+                let mem = &mut self.mems[self.napis[i].mem];
+                delivered |= self.napis[i].rx(&mut self.batch, mem, budget) > 0;
+                if self.batch.is_empty() {
+                    continue;
+                }
+                goes_on |= self.napis[i].goes_on();
+                let peer = self.napis[i].peer.map(Napi::id);
+                let (port, outbox) = (self.napis[i].port, &mut self.outbox);
+                let mut turn = Turn::new(now, port, peer, outbox, mem);
+                for stage in &mut self.stages {
+                    stage.run(&mut self.batch, &mut turn);
+                }
+                dispatch(&mut self.batch, &mut self.napis, now, mem);
+                if !self.outbox.is_empty() {
+                    dispatch(&mut self.outbox, &mut self.napis, now, mem);
+                }
             }
-            let mem = &mut self.mems[self.napis[i].mem];
-            received |= self.napis[i].rx(&mut self.batch, mem, budget) > 0;
-            if self.batch.is_empty() {
-                continue;
-            }
-            goes_on |= self.napis[i].goes_on();
-            let peer = self.napis[i].peer.map(Napi::id);
-            let (port, outbox) = (self.napis[i].port, &mut self.outbox);
-            let mut turn = Turn::new(now, port, peer, outbox, mem);
-            for stage in &mut self.stages {
-                stage.run(&mut self.batch, &mut turn);
-            }
-            dispatch(&mut self.batch, &mut self.napis, now, mem);
-            if !self.outbox.is_empty() {
-                dispatch(&mut self.outbox, &mut self.napis, now, mem);
-            }
+            received |= delivered;
+            next = self.order.next(delivered);
         }
         let mut sent = false;
         for napi in &mut self.napis {
@@ -215,7 +226,10 @@ impl Worker {
                     let (mut applied, mut note) = (setting, None);
                     for napi in napis.iter_mut() {
                         match setting {
-                            Setting::Moderation(mode) => note = note.or(napi.set_moderation(mode)),
+                            Setting::Moderation(mode) => {
+                                note = note.or(napi.set_moderation(mode));
+                                applied = Setting::Moderation(mode.clamped());
+                            }
                             Setting::TxBatch(cap) => {
                                 napi.set_tx_batch(cap);
                                 applied = Setting::TxBatch(napi.tx_batch());
@@ -457,6 +471,9 @@ impl Drop for Worker {
         for napi in &mut self.napis {
             napi.purge(&mut self.mems[napi.mem]);
             napi.conclude(until);
+        }
+        if let Some(clearing) = &self.clearing {
+            clearing.ended(&self.napis);
         }
         self.slot.publish(true);
     }

@@ -100,7 +100,11 @@ impl WorkerSlot {
     /// # Errors
     /// Returns the order if too many orders wait already.
     pub fn order(&self, order: Order) -> std::result::Result<(), Order> {
-        self.mailbox.post(order)?;
+        self.mailbox.post(order).or_else(|order| {
+            // A worker that has ended, or does not run, takes no withdrawn orders out of the mailbox.
+            self.mailbox.retain(Order::is_open);
+            self.mailbox.post(order)
+        })?;
         self.bell.signal();
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Code, Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
+use linerate_datapath::{
+    Code, Engine, PortId, Running, Stage, Steering, Stopped, Turn, Turned, Worker,
+};
 use linerate_port::Port;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Init, Ledger, Pool, PoolStats, Return, Trust};
@@ -380,7 +382,7 @@ fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
 }
 
 #[test]
-fn packets_that_a_peer_has_not_taken_at_the_stop_count_as_sent_nowhere() {
+fn packets_that_a_peer_has_not_taken_at_the_stop_do_not_count_as_sent() {
     // Nothing reads from this end: its queue is never called.
     let dead = Port::open(&memif("dead", "server")).unwrap();
     let engine = Engine::builder()
@@ -435,4 +437,21 @@ fn stage_that_reads_in_place_gets_no_packet_that_a_peer_may_write() {
     let pool = Pool::builder().frames(8192).trust(Trust::Exported).build().unwrap();
     let e = engine("sink:,blind").pool(&pool).build().unwrap_err();
     assert!(e.code == Code::Unsupported && e.fix.contains("reads_exported"), "{e}");
+}
+
+#[test]
+fn steering_on_packets_that_a_peer_may_write_is_refused_with_its_own_remedy() {
+    let steering = Steering::new("west", &["w1"]).unwrap();
+    let engine = |west: &str| {
+        let engine = Engine::builder().port("west", west).port("w1", "ring:w1");
+        let engine = engine.port("far", "ring:w1").port("s", "sink:,blind");
+        engine.steer(&steering).wire("far", "s")
+    };
+    let e = engine(&format!("{},zerocopy=yes", memif("steered", "client"))).build().unwrap_err();
+    assert!(e.why.contains("while Steering reads"), "{e}");
+    assert_eq!(e.fix, "say zerocopy=no");
+    let pool = Pool::builder().frames(8192).trust(Trust::Exported).build().unwrap();
+    let e = engine("null:").pool(&pool).build().unwrap_err();
+    assert!(e.code == Code::Unsupported && e.why.contains("while Steering reads"), "{e}");
+    assert_eq!(e.fix, "make the pool private");
 }

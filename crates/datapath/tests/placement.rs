@@ -406,6 +406,11 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
         let applied = control.set_moderation("a", queue, Moderation::Busy).unwrap().wait(LONG);
         assert_eq!(applied.unwrap().applied, Setting::Moderation(Moderation::Busy));
     }
+    let fixed = |usecs, frames| Moderation::Fixed { usecs, frames };
+    let applied = control.set_moderation("a", None, fixed(50_000, 0)).unwrap().wait(LONG).unwrap();
+    let settings = [applied.asked, applied.applied];
+    assert_eq!(settings, [fixed(50_000, 0), fixed(10_000, 1)].map(Setting::Moderation));
+    control.set_moderation("a", None, Moderation::Busy).unwrap().wait(LONG).unwrap();
     let napi = control.set_moderation("a", Some(1), Moderation::Napi).unwrap().wait(LONG);
     assert_eq!(napi.unwrap().note, None);
     let ports = running.stats().ports();

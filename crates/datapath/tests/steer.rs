@@ -379,6 +379,33 @@ fn a_device_of_one_queue_is_divided_among_workers_and_both_ways_of_a_flow_meet()
     println!("{} packets, {} moves: {}", passed.load(Ordering::Relaxed), moves(), stopped.ledger);
 }
 
+/// Ends a worker as a panic in one of its stages does: with packets in the rings to it and out of it.
+#[test]
+fn flows_leave_a_worker_that_has_ended_and_stay_in_order() {
+    for reads_on in [true, false] {
+        let (builder, [west, _]) = divided(64, 16);
+        let mut workers = builder.build().unwrap().into_workers();
+        for _ in 0..20 {
+            workers.iter_mut().for_each(|worker| turn(worker, 1));
+        }
+        turn(&mut workers[0], 2);
+        turn(&mut workers[2], 1);
+        turn(&mut workers[0], 2);
+        drop(workers.remove(2));
+        if !reads_on {
+            // The worker that would receive from the rings out of it has ended, too.
+            drop(workers.remove(1));
+        }
+        west.give(0..256, 1).unwrap();
+        for _ in 0..500 {
+            workers.iter_mut().for_each(|worker| turn(worker, 1));
+        }
+        // Half of the flows began at output 0, in buckets of their own.
+        let (moved, waiting) = (west.moved(), west.waiting());
+        assert!(moved >= FLOWS as u64 / 4, "{moved} moved, {waiting} wait");
+    }
+}
+
 #[test]
 fn what_cannot_be_divided_is_refused_with_the_reason() {
     let e = Steering::new("a", &[]).unwrap_err();

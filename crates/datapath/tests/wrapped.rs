@@ -228,10 +228,12 @@ fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
     let held = running.stats().ledger();
     assert!(held.held().contains(&("held by faults".to_owned(), 100)), "{:?}", held.held());
     let (start, timeout) = (Instant::now(), Duration::from_millis(50));
-    let ledger = running.stop(timeout).ledger;
+    let stopped = running.stop(timeout);
+    let ledger = &stopped.ledger;
     // A stop waits for them, for its whole time.
     assert!((timeout..LONG / 2).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!((ledger.dropped(DropReason::STOPPED), ledger.sent), (100, 0), "{ledger}");
+    assert_eq!((stopped.ports[1].counts.tx_packets, stopped.ports[1].counts.tx_bytes), (0, 0));
     assert!(ledger.is_drained(), "{ledger}");
 }
 

@@ -12,6 +12,8 @@ use linerate_sys::netns::Netns;
 /// queues.
 const FRAMES: usize = 32 << 10;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes of that memory.
+const PATH_BYTES: usize = FRAMES / 1024 * HUGE_PAGE_BYTES;
 /// Share of the time since boot, in per cent, that the host may take without a warning.
 const STEAL_PCT: f64 = 1.0;
 /// Programs that are used in the remedies of our pages, each with its package.
@@ -76,10 +78,14 @@ fn huge_pages(found: &mut Findings) {
             .warn("a 2 MiB page cannot be allocated: pools use ordinary pages")
             .why(e.why)
             .fix(e.fix),
-        Err(_) => found
-            .warn("there are no free 2 MiB pages: pools use ordinary pages")
-            .why("address translation takes more CPU time")
-            .fix(format!("sysctl -w vm.nr_hugepages={}", FRAMES / 1024)),
+        Err(e) => {
+            // The setting is the machine's total: the error's remedy includes the pages in use.
+            let whole = Region::new("linerate trial", PATH_BYTES, Huge::Require);
+            found
+                .warn("there are no free 2 MiB pages: pools use ordinary pages")
+                .why("address translation takes more CPU time")
+                .fix(whole.err().unwrap_or(e).fix)
+        }
     };
 }
 

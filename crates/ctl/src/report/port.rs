@@ -32,8 +32,8 @@ pub struct PortReport {
     pub rx: Passed,
     /// Packets and bytes sent to the port.
     pub tx: Passed,
-    /// Packets that the kernel or the peer counts as lost before the port received them. No ledger
-    /// includes them.
+    /// Packets that the kernel or the peer counts as lost before the port received them, or that a
+    /// queue had not read when its ring was closed. No ledger includes them.
     #[cfg_attr(feature = "json", serde(rename = "missed"))]
     pub rx_missed: u64,
     /// Times that the port had packets but the pool had no frame; the packets waited in the device.

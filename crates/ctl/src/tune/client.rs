@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,6 +22,28 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(2);
 /// Longest answer: a queue has about 1 KiB.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// Remedy if the path cannot be the socket of a run.
+const NAME_SOCKET: &str = "name the socket of a run, the path after its --control";
+
+/// Returns the remedy if a request was sent and its answer did not come.
+fn without_answer(request: &Request) -> &'static str {
+    match request {
+        // The run reads the request when it goes on, although this client has gone.
+        Request::Set(_) => "show the setting: the change may have been made, or may be made later",
+        Request::Show { .. } | Request::Keep => "ask again",
+    }
+}
+
+/// Returns the path as a word of a shell command.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,=@%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
 
 /// Connects to the socket; tries again while too many other clients wait to be accepted.
 fn connected(path: &Path) -> std::io::Result<OwnedFd> {
@@ -51,11 +74,19 @@ pub struct Answer {
 /// run does not answer.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());
-    let start = format!("start the run with it: linerate forward A B --control {}", path.display());
+    let start = format!("start the run with it: linerate forward A B --control {}", quoted(path));
     let refuse = |code: Code, why: String, fix: &str| refusal(code.as_str(), &what, why, fix);
+    if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
+        let why = "a name that begins with @ is not a file, and no run listens there";
+        return Err(refuse(Code::File, why.into(), NAME_SOCKET));
+    }
+    let is_socket = || path.metadata().is_ok_and(|found| found.file_type().is_socket());
     let fd = connected(path).map_err(|e| {
         let (code, why, fix) = match e.kind() {
             ErrorKind::NotFound => (Code::File, "there is no such file", &*start),
+            ErrorKind::ConnectionRefused if !is_socket() => {
+                (Code::File, "it is not a socket", NAME_SOCKET)
+            }
             ErrorKind::ConnectionRefused => (Code::File, "no process listens on it", &*start),
             ErrorKind::WouldBlock => (Code::Busy, "too many clients wait", "ask again"),
             ErrorKind::PermissionDenied => (
@@ -63,15 +94,16 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
                 "it belongs to another user",
                 "run the command as its user, or as root",
             ),
-            _ => (Code::File, "it is not the control socket of a run", &*start),
+            _ => (Code::File, "it is not the control socket of a run", NAME_SOCKET),
         };
         refuse(code, format!("{why} (connect: {e})"), fix)
     })?;
+    let again = without_answer(request);
     let broken = |e: std::io::Error| {
         let late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         match late {
-            true => refuse(Code::Busy, format!("no answer in {ANSWER_TIMEOUT:?}"), "ask again"),
-            false => refuse(Code::System, format!("the connection broke: {e}"), "ask again"),
+            true => refuse(Code::Busy, format!("no answer in {ANSWER_TIMEOUT:?}"), again),
+            false => refuse(Code::System, format!("the connection broke: {e}"), again),
         }
     };
     let mut stream = UnixStream::from(fd);
@@ -90,7 +122,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     }
     if line.is_empty() {
         let why = "it closed the connection without an answer: it ended, or has too many clients";
-        return Err(refuse(Code::Busy, why.into(), "ask again"));
+        return Err(refuse(Code::Busy, why.into(), again));
     }
     if line.len() as u64 == ANSWER_BYTES_MAX {
         let why = format!("its answer is longer than {ANSWER_BYTES_MAX} bytes");
@@ -98,11 +130,17 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     }
     if !line.ends_with('\n') {
         let why = "its answer was cut off: it has too many clients, or ended";
-        return Err(refuse(Code::Busy, why.into(), "ask again"));
+        return Err(refuse(Code::Busy, why.into(), again));
     }
+    answer(&what, &line)
+}
+
+/// Reads the run's answer, or its refusal.
+fn answer(what: &str, line: &str) -> Result<Answer, ErrorReport> {
     let other = "is the file a run's control socket?";
-    let document: Value = serde_json::from_str(&line)
-        .map_err(|e| refuse(Code::System, format!("its answer is no JSON: {e}"), other))?;
+    let refuse = |why: String| refusal(Code::System.as_str(), what, why, other);
+    let document: Value =
+        serde_json::from_str(line).map_err(|e| refuse(format!("its answer is no JSON: {e}")))?;
     match document.get("error") {
         Some(error) => {
             let part = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
@@ -111,9 +149,6 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
         None if document.get("schema").and_then(Value::as_str) == Some(SCHEMA) => {
             Ok(Answer { line: line.trim_end().to_owned(), document })
         }
-        None => {
-            let why = format!("its answer is not of the schema {SCHEMA}");
-            Err(refuse(Code::System, why, other))
-        }
+        None => Err(refuse(format!("its answer is not of the schema {SCHEMA}"))),
     }
 }

@@ -214,6 +214,11 @@ impl Reverts {
         self.entries.values().filter_map(Entry::at).min()
     }
 
+    /// Returns the time of the next revert of these settings.
+    pub fn next_of(&self, keys: impl IntoIterator<Item = Key>) -> Option<Instant> {
+        keys.into_iter().filter_map(|key| self.entries.get(&key)?.at()).min()
+    }
+
     /// Returns the settings whose time has come, with the values to set.
     pub fn due(&self, now: Instant) -> Vec<(Key, Ordered)> {
         let is_due = |entry: &Entry| entry.at().is_some_and(|at| at <= now);

@@ -342,8 +342,10 @@ impl Target {
             set: &'a [SetShown],
             reverts_in_seconds: Option<f64>,
         }
-        let reverts_in_seconds = self.reverts_in();
-        let Pending { port, queues, .. } = pending;
+        let Pending { port, queues, values, .. } = pending;
+        // A revert of another setting does not concern this client.
+        let keys = values.iter().flat_map(|(value, ..)| self.keys(port, queues, value));
+        let reverts_in_seconds = self.reverts.next_of(keys).map(seconds_until);
         line(&Document { schema: SCHEMA, port, queues, set, reverts_in_seconds })
     }
 
@@ -416,17 +418,23 @@ impl Target {
         let reverts = &mut self.reverts;
         self.reverting.retain(|Reverting { key, serial, orders, until }| {
             let is_answered = || orders.iter().all(Order::is_answered);
+            let mut is_withdrawn = true;
             if !is_answered() {
                 if now < *until {
                     return true;
                 }
-                orders.iter().for_each(|order| _ = order.withdraw());
+                for order in orders.iter().filter(|order| !order.is_answered()) {
+                    is_withdrawn &= order.withdraw();
+                }
             }
             // A worker may have answered meanwhile.
             let why = match Order::failure(orders) {
                 Some(e) => Some(e.to_string()),
                 None if is_answered() => None,
-                None => Some(format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}")),
+                None if is_withdrawn => {
+                    Some(format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}"))
+                }
+                None => Some("its worker has begun the revert and not finished it".to_owned()),
             };
             match why {
                 None => reverts.end(*serial, [key], Order::end(orders), now),
@@ -437,9 +445,12 @@ impl Target {
     }
 
     fn reverts_in(&self) -> Option<f64> {
-        let left = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs_f64();
-        self.reverts.next().map(left)
+        self.reverts.next().map(seconds_until)
     }
+}
+
+fn seconds_until(at: Instant) -> f64 {
+    at.saturating_duration_since(Instant::now()).as_secs_f64()
 }
 
 impl Pending {

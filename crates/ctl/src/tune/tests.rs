@@ -1,7 +1,7 @@
 //! Tests a run and its clients in one process, without privileges.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -217,7 +217,8 @@ fn change_is_taken_back_unless_it_is_kept_or_made_again() {
     assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     assert!(run.show("west")["reverts_in_seconds"].is_null());
     run.set(&[("tx_batch", "4"), ("moderation", "napi")], later).unwrap();
-    run.set(&[("tx_batch", "5")], None).unwrap();
+    let answer = run.set(&[("tx_batch", "5")], None).unwrap();
+    assert!(answer["reverts_in_seconds"].is_null(), "it is to stay: {answer}");
     assert!(run.show("west")["reverts_in_seconds"].is_number(), "the moderation is taken back");
     assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     assert_eq!(run.value("west", "tx_batch"), "5");
@@ -278,10 +279,13 @@ fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
     std::fs::write(&path, "a file").unwrap();
     assert!(Listening::at(&path).unwrap_err().why.contains("not a socket"));
     let e = ask(&path, &Request::Keep).unwrap_err();
-    assert!(e.code == "E-FILE" && e.why.contains("no process listens"), "{e:?}");
+    assert!(e.code == "E-FILE" && e.why.contains("not a socket"), "{e:?}");
+    assert!(!e.fix.contains("linerate forward"), "a run refuses that path: {e:?}");
     std::fs::remove_file(&path).unwrap();
     let e = Listening::at(Path::new("@name")).unwrap_err();
     assert!(e.why.contains("no owner"), "{e}");
+    let e = ask(Path::new("@name"), &Request::Keep).unwrap_err();
+    assert!(e.why.contains("begins with @") && !e.fix.contains('@'), "{e:?}");
     let listening = Listening::at(&path).unwrap();
     let deaf = std::thread::spawn({
         let path = path.clone();
@@ -292,6 +296,27 @@ fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
     drop(listening);
     let e = deaf.join().unwrap();
     assert!(["E-BUSY", "E-FILE", "E-SYSTEM"].contains(&&*e.code), "{e:?}");
+}
+
+#[test]
+fn client_without_an_answer_says_that_its_change_may_have_been_made() {
+    let path = std::env::temp_dir().join(format!("tune-{}-no answer.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    for (request, fix) in [
+        (Request::Set(change("west", ("tx_batch", "1"), None)), "may have been made"),
+        (Request::Show { port: None }, "ask again"),
+    ] {
+        let e = std::thread::scope(|scope| {
+            scope.spawn(|| drop(listener.accept().unwrap()));
+            ask(&path, &request).unwrap_err()
+        });
+        assert!(e.fix.contains(fix), "{e:?}");
+    }
+    drop(listener);
+    let e = ask(&path, &Request::Keep).unwrap_err();
+    assert!(e.why.contains("no process listens"), "{e:?}");
+    assert!(e.fix.ends_with(&format!(" --control '{}'", path.display())), "{e:?}");
+    std::fs::remove_file(&path).unwrap();
 }
 
 /// Returns a run of `gen → sink` whose worker only obeys when the test turns it.

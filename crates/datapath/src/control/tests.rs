@@ -103,6 +103,17 @@ fn hold_that_one_of_several_queues_refuses_is_an_error_that_says_so() {
 }
 
 #[test]
+fn withdrawn_orders_of_a_worker_that_takes_none_leave_room_for_others() {
+    let control = control(&[]);
+    for _ in 0..2 * ORDERS_MAX {
+        assert!(control.set_cpus(0, &[0]).unwrap().withdraw());
+    }
+    let open: Vec<_> = (0..ORDERS_MAX).map(|_| control.set_cpus(0, &[0]).unwrap()).collect();
+    assert_eq!(control.set_cpus(0, &[0]).unwrap_err().code, Code::Busy);
+    assert!(open[0].withdraw() && control.set_cpus(0, &[0]).is_ok());
+}
+
+#[test]
 fn queue_that_is_not_there_is_refused_with_the_numbers_of_those_that_are() {
     let hold = Arc::new(Holding(true)) as Arc<dyn HoldControl>;
     for (numbers, fix) in [

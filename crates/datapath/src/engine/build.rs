@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::notice::Notice;
 use crate::opening::{self, Group, Groups};
 use crate::plan;
-use crate::ports::{self, Named};
+use crate::ports::{self, Named, ReadsInPlace};
 use crate::stage::{Stage, StageContext, Xconnect};
 use crate::stats::Stats;
 use crate::steer::{self, Steered};
@@ -46,9 +46,16 @@ impl EngineBuilder {
         ports::direct(&mut named, &wires, &kept, looks);
         let mut ports = ports::plan(named, &wires)?;
         opening::check_bytes(&ports, &wires)?;
-        if !self.reads_exported || !fans.is_empty() {
-            self.memory.check_private()?;
-            ports::keep_private(&mut ports)?;
+        // Before a port is opened: a file that a refused engine would write keeps its content.
+        opening::check_directions(&ports, &wires, |port| ports[port].needs.direction)?;
+        let reader = match (fans.is_empty(), self.reads_exported) {
+            (false, _) => Some(ReadsInPlace::Steering),
+            (true, false) => Some(ReadsInPlace::Stage),
+            (true, true) => None,
+        };
+        if let Some(reader) = reader {
+            self.memory.check_private(reader)?;
+            ports::keep_private(&mut ports, reader)?;
         }
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
@@ -64,7 +71,7 @@ impl EngineBuilder {
         let usable = allowed_cpus().map_or(usize::MAX, |cpus| cpus.len());
         warnings.extend(plan::misfits(memory.workers(), self.workers, &self.cpus, usable));
         let mut opened = opening::open_all(&ports, &memory.pools_of_ports())?;
-        opening::check_directions(&ports, &wires, &opened)?;
+        opening::check_directions(&ports, &wires, |port| opened[port].obtained.direction)?;
         opening::check_rates(&ports, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
         let kept = opening::keep(&kept, &ports, &mut opened, &memory, self.moderation);

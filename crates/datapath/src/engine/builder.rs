@@ -203,14 +203,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the moderation, which decides when a port is polled again; ports with `moderation=` in their texts keep
-    /// their own. The default is `adaptive`, with at most 250 µs for 99 of 100 packets.
+    /// Sets the moderation, which decides when a port is polled again, each number to the nearest that its knob allows;
+    /// ports with `moderation=` in their texts keep their own. The default is `adaptive`, with at most 250 µs for 99 of
+    /// 100 packets.
     ///
     /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
     /// changed while packets pass ([`Running::control`](crate::Running::control)). docs/moderation.md says how to choose.
     #[must_use]
     pub fn moderation(mut self, mode: Moderation) -> Self {
-        self.moderation = mode;
+        self.moderation = mode.clamped();
         self
     }
 
@@ -265,7 +266,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the size of a frame in bytes, headroom included: a power of two, by default 2048.
+    /// Sets the size of a frame in bytes, 256 bytes of headroom included: a power of two from 512 to
+    /// 65536, by default 2048.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.memory.frame_bytes = Some(bytes);

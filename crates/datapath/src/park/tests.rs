@@ -47,18 +47,31 @@ impl AsFd for Dense {
 /// Returns a worker that received ten packets often enough to hold for 10 ms, while `waiting`
 /// packets wait for room; also returns the end of its hold.
 fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, Turned) {
+    dense_queues(notifies_tx_space, waiting, 1)
+}
+
+/// Works as [`dense`], with several queues.
+fn dense_queues(
+    notifies_tx_space: bool,
+    waiting: usize,
+    queues: usize,
+) -> (Worker, Arc<WorkerSlot>, Turned) {
     let pool = Pool::builder().frames(4096).build().unwrap();
-    let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
-    let tally = pool.tally("backlog");
-    let mut napi = Napi::new(device, Direction::Both, Napi::id(0), Egress::new(256, None), tally);
-    napi.peer = Some(0);
-    let goal = Goal::Latency { p99_usecs: 10_000 };
-    assert_eq!(napi.set_moderation(Moderation::Adaptive(goal)), None);
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(waiting));
-    mem.alloc(&mut batch, waiting);
-    napi.enqueue(&mut batch, waiting, Instant::now(), &mut mem);
+    let napi = |i| {
+        let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
+        let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+        let mut napi = Napi::new(device, Direction::Both, Napi::id(i), egress, tally);
+        napi.peer = Some(i);
+        let goal = Goal::Latency { p99_usecs: 10_000 };
+        assert_eq!(napi.set_moderation(Moderation::Adaptive(goal)), None);
+        mem.alloc(&mut batch, waiting);
+        napi.enqueue(&mut batch, waiting, Instant::now(), &mut mem);
+        napi
+    };
+    let napis: Vec<Napi> = (0..queues).map(napi).collect();
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
-    let mut worker = Worker::new(vec![napi], Vec::new(), vec![mem], 64, slot.clone()).unwrap();
+    let mut worker = Worker::new(napis, Vec::new(), vec![mem], 64, slot.clone()).unwrap();
     // Ten packets in 3 ms: 32 packets take 9.6 ms.
     let (now, step) = (Instant::now(), Duration::from_millis(3));
     worker.turn(now - 2 * step);
@@ -94,6 +107,39 @@ fn a_worker_holds_until_the_time_and_counts_one_irq() {
     assert_eq!((waits.sleeps, waits.hold_offs), (1, 1));
     assert_eq!(waits.hold_off_ns, waits.asleep_ns, "it slept only in the hold");
     assert_eq!((counts.hold_ends, counts.wakeups, counts.irqs()), (1, 0, 1));
+}
+
+#[test]
+fn time_asleep_for_room_is_not_the_lateness_of_a_timer() {
+    let measures = |notifies| {
+        let (mut worker, ..) = dense(notifies, 1);
+        worker.napis[0].measures_hold(Instant::now() + Duration::from_secs(1))
+    };
+    assert_eq!([true, false].map(measures), [false, true], "only a hold is slept to its end");
+}
+
+#[test]
+fn wake_up_of_several_held_queues_is_one_and_each_has_its_part() {
+    let (mut worker, slot, turned) = dense_queues(true, 0, 4);
+    assert!(matches!(turned, Turned::Until(_)), "{turned:?}");
+    worker.park(turned, None).unwrap();
+    let hold_ends: Vec<u64> = worker.napis.iter().map(|napi| napi.counts().hold_ends).collect();
+    assert_eq!((worker.wakes.number, slot.waits().read().sleeps, hold_ends), (1, 1, vec![1; 4]));
+    assert!((worker.wakes.part(4) - 0.25).abs() < 0.01);
+}
+
+#[test]
+fn part_of_a_wake_up_follows_the_number_of_queues_that_it_is_for() {
+    let (mut wakes, mut irqs) = (Wakes::default(), 0);
+    assert_eq!(wakes.part(irqs), 1.0, "none yet");
+    for (queues, part) in [(1, 1.0), (4, 0.25), (1, 1.0)] {
+        for _ in 0..300 {
+            wakes.count(true);
+            irqs += queues;
+            wakes.part(irqs);
+        }
+        assert!((wakes.part(irqs) - part).abs() < 0.01, "{queues}");
+    }
 }
 
 /// In `interrupt`, the worker sleeps after each turn, and each turn receives packets.

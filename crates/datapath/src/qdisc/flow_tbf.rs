@@ -59,7 +59,8 @@ impl Link for Flow {
 /// A rate and a burst for each flow.
 ///
 /// In any time `t` a flow sends no more than `rate * t + burst`. Packets that arrive faster wait, up to a limit for
-/// each flow; further packets are dropped as `flow_limit`. A packet longer than the burst is dropped as `too_long`,
+/// each flow; further packets are dropped as `flow_limit`. A flow holds no more packets than all flows together may
+/// still take, so a flow alone holds half of the limit for all, and a few floods leave room for others. A packet longer than the burst is dropped as `too_long`,
 /// also a superframe: where these arrive, the burst must be 66 KiB at least. Packets of a flow stay in order.
 ///
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the next eight flows and
@@ -119,7 +120,8 @@ impl FlowTbf {
     }
 
     /// Sets the limit for all flows together, by default 1024 packets, and the most packets of one
-    /// flow, by default 64.
+    /// flow, by default 64. A flow alone holds at most half of the limit for all, because other
+    /// flows need room.
     #[must_use]
     pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
         self.limit = all.bounded();
@@ -211,8 +213,12 @@ impl FlowTbf {
         let found = if self.is(found, number) { found } else { self.find(number) };
         let is_used = found != NONE;
         let i = if is_used { found } else { self.begin(number, at_ns) };
+        // A flow holds no more packets than there is room for. Otherwise a few floods would take all
+        // room, and sources within their rate would lose.
+        let room = self.limit.packets - self.account.held().packets;
+        let fits = |has: u32| has < self.flow_packets && has as usize <= room;
         let flow = match self.flows.get_mut(i as usize) {
-            Some(flow) if flow.packets.packets < self.flow_packets => flow,
+            Some(flow) if fits(flow.packets.packets) => flow,
             _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
         };
         flow.is_used = is_used;

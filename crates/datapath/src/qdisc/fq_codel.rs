@@ -36,6 +36,8 @@ use super::{Limit, Qdisc, QdiscCounts};
 pub(super) const QUANTUM_MIN: u32 = 256;
 /// Most packets dropped after one search when all flows together exceed the limit.
 const DROP_BATCH: usize = 64;
+/// Bytes in which a packet is marked: Ethernet with two tags, and an IPv4 header without options.
+const HEAD_BYTES: usize = 14 + 2 * 4 + 20;
 /// Part of all packets that may be dropped after one search, if the longest flow has fewer.
 const DROP_PART: usize = 64;
 
@@ -296,6 +298,18 @@ impl FqCodel {
     }
 }
 
+/// Marks a packet as having experienced congestion; returns false if the packet cannot be marked.
+fn mark(skb: &mut Skb) -> bool {
+    let bytes = skb.data_mut();
+    if !bytes.is_empty() {
+        return mark_ce(bytes);
+    }
+    // Bytes that a peer can write cannot be borrowed.
+    let mut head = [0; HEAD_BYTES];
+    let n = skb.copy_to(0, &mut head);
+    mark_ce(&mut head[..n]) && skb.copy_from(0, &head[..n]) == n
+}
+
 /// A flow's packets, as the queue that CoDel controls.
 struct Queue<'a> {
     packets: &'a mut List,
@@ -322,7 +336,7 @@ impl Source for Queue<'_> {
     }
 
     fn mark(&mut self, held: &mut Held) -> bool {
-        let marked = self.ecn && mark_ce(held.skb.data_mut());
+        let marked = self.ecn && mark(&mut held.skb);
         if marked {
             self.account.mark();
         }

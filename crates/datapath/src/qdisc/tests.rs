@@ -1,6 +1,7 @@
 //! Tests properties of every discipline, and the use of each one.
 
 mod bound;
+mod exported;
 mod extremes;
 mod flood;
 mod shaped;
@@ -296,7 +297,7 @@ proptest! {
         packets in prop::collection::vec((0u8..6, LEAST..1515), 1..200),
     ) {
         let burst = bps / 8 / 20_000 + 1514;
-        let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, bps, burst, 100).limits(Limit::packets(200), 200));
+        let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, bps, burst, 100).limits(Limit::packets(400), 200));
         bench.put(packets.iter().copied());
         let mut sent: HashMap<u8, Vec<(u64, u64)>> = HashMap::new();
         while bench.wait() {

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use linerate_port::QueueCounts;
+
 use crate::napi::Napi;
 
 /// The page of one worker. Only the worker writes it.
@@ -38,8 +40,8 @@ impl Clear {
         self.times.load(Ordering::Acquire)
     }
 
-    /// Returns how many packets received by a ring's end have certainly left the worker. Read it
-    /// before `sent`.
+    /// Returns how many packets received by a ring's end have certainly left the worker; the greatest number once the
+    /// worker has ended. Read it before `sent`.
     pub fn received(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
@@ -82,18 +84,34 @@ impl Clearing {
         if napis.iter().any(|napi| napi.waiting() > 0 || napi.withheld() > 0) {
             return;
         }
-        let counts =
-            |at: &usize| napis.get(*at).map(|napi| napi.in_ring().counts()).unwrap_or_default();
-        // Writers count sent packets before received ones, so write `sent` first: a reader in the opposite order may
-        // get too few sent packets, and never too many.
+        self.write_sent(napis);
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
-            page.sent.store(counts(at).tx_packets, Ordering::Relaxed);
-            page.given.store(napis.get(*at).map_or(0, Napi::given), Ordering::Relaxed);
-        }
-        for (page, at) in self.page.ends.iter().zip(&self.ends) {
-            page.received.store(counts(at).rx_packets, Ordering::Release);
+            page.received.store(counts(*at, napis).rx_packets, Ordering::Release);
         }
         let times = self.page.times.load(Ordering::Relaxed);
         self.page.times.store(times + 1, Ordering::Release);
     }
+
+    /// Writes that the worker has ended: it receives nothing more, so every packet in the rings to it has left, also
+    /// one that was never received. Call it after the worker's waiting packets were dropped.
+    pub fn ended(&self, napis: &[Napi]) {
+        self.write_sent(napis);
+        for page in &self.page.ends {
+            page.received.store(u64::MAX, Ordering::Release);
+        }
+    }
+
+    /// Writes the packets sent and given. Call it before the received ones are written: writers count sent packets
+    /// before received ones, so a reader in the opposite order may get too few sent packets, and never too many.
+    fn write_sent(&self, napis: &[Napi]) {
+        for (page, at) in self.page.ends.iter().zip(&self.ends) {
+            page.sent.store(counts(*at, napis).tx_packets, Ordering::Relaxed);
+            page.given.store(napis.get(*at).map_or(0, Napi::given), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the counts of the packets in the ring of queue `at`.
+fn counts(at: usize, napis: &[Napi]) -> QueueCounts {
+    napis.get(at).map(|napi| napi.in_ring().counts()).unwrap_or_default()
 }

@@ -7,7 +7,8 @@
 //!
 //! The first packets handed over have left when two conditions hold: the far worker had no waiting packet after it
 //! received them, and the readers of the rings out of that worker have received all packets that were in the rings
-//! then. A mark records both counts; one mark is pending at a time.
+//! then. A mark records both counts; one mark is pending at a time. A worker that has ended counts as one that received
+//! all packets, because those in the ring to it can never leave.
 
 use std::sync::Arc;
 
@@ -55,18 +56,21 @@ pub(crate) struct Far {
 
 /// The reader of a ring.
 pub(crate) enum Reader {
-    /// The counters of the reader's end.
-    Plain(Arc<QueueStats>),
+    /// The counters of the reader's end, the page of its worker, and the index of the end there.
+    Plain(Arc<QueueStats>, Arc<Clear>, usize),
     /// The page of its worker, and the index of the end there: the end has a wrapper, which may withhold
     /// packets.
     Wrapped(Arc<Clear>, usize),
 }
 
 impl Reader {
-    /// Returns how many packets of the ring have certainly passed the reader's end.
+    /// Returns how many packets of the ring have certainly passed the reader's end; the greatest number if its
+    /// worker has ended, because the others are never received.
     fn received(&self) -> u64 {
         match self {
-            Reader::Plain(counters) => counters.counts().rx_packets,
+            Reader::Plain(counters, page, end) => {
+                counters.counts().rx_packets.max(page.received(*end))
+            }
             Reader::Wrapped(page, end) => page.received(*end),
         }
     }

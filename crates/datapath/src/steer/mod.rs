@@ -43,6 +43,9 @@ const OUTPUTS_MAX: usize = 32;
 /// A division of one port's packets by flow among several ports, which are rings to other workers. Any thread can
 /// change the division through this handle while packets pass.
 ///
+/// The device is polled for at most as many packets as fit into each output, because the output of a packet is known
+/// only after it was received: one slow output slows down the whole device.
+///
 /// Given to [`EngineBuilder::steer`](crate::EngineBuilder::steer). Both ways of a flow are in one bucket, and what is not IP is
 /// in the first. At the start the buckets are dealt out evenly.
 ///
@@ -123,7 +126,7 @@ impl Steering {
     ///
     /// This keeps flows in order over rings between workers. Packets that lie unread in a ring that
     /// the program [keeps](crate::EngineBuilder::keep) are not waited for, so a move can reorder a
-    /// flow there, unless the program's thread has read them before.
+    /// flow there, unless the program's thread has read them before. Flows move away from a worker that has ended, too.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such bucket or output: then nothing has changed.

@@ -60,10 +60,8 @@ pub(crate) fn link(
         return Ok(groups.iter().map(|_| (Vec::new(), None)).collect());
     }
     let paired = |name: &String| ports.iter().any(|p| p.spec.name == *name && p.flags.paired);
-    let ends = |group: &Group| -> Vec<usize> {
-        (0..group.names.len()).filter(|i| paired(&group.names[*i])).collect()
-    };
-    let ends: Vec<Vec<usize>> = groups.iter().map(ends).collect();
+    let paired_of = |names: &[String]| (0..names.len()).filter(|i| paired(&names[*i])).collect();
+    let ends: Vec<Vec<usize>> = groups.iter().map(|group| paired_of(&group.names)).collect();
     let pages: Vec<Arc<Clear>> = ends.iter().map(|ends| Clear::new(ends.len())).collect();
     let place = |port: usize| -> Option<Place> {
         let name = &ports.get(port)?.spec.name;
@@ -84,9 +82,10 @@ pub(crate) fn link(
     let end_of = |worker: usize, at: usize| ends[worker].iter().position(|end| *end == at);
     let reader = |name: &str| {
         let (worker, at, counters) = other_end(name)?;
+        let (page, end) = (pages[worker].clone(), end_of(worker, at)?);
         Some(match groups[worker].napis[at].meter {
-            Some(_) => Reader::Wrapped(pages[worker].clone(), end_of(worker, at)?),
-            None => Reader::Plain(counters),
+            Some(_) => Reader::Wrapped(page, end),
+            None => Reader::Plain(counters, page, end),
         })
     };
     let far = |name: &str| {

@@ -174,7 +174,7 @@ fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
         let pending = match target.begin(&first, now) {
             Ok(pending) => pending,
             Err(e) if e.why.contains("some workers only") => panic!("its revert is lost: {e:?}"),
-            // Orders that were withdrawn fill the mailbox of the first worker, too, until its next turn.
+            // The first worker has not executed it before the second one refused it.
             Err(e) => {
                 assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", None));
                 continue;

@@ -35,7 +35,7 @@ fn rate_above_the_greatest_is_the_greatest() {
         }
         assert_eq!((sent, bench.now_ns), (400, 399), "{bps}");
         let mut bench =
-            Bench::new(FlowTbf::new(Key::SrcIp, bps, 1250, 9).limits(Limit::packets(500), 500));
+            Bench::new(FlowTbf::new(Key::SrcIp, bps, 1250, 9).limits(Limit::packets(900), 500));
         bench.put([(1, 1250); 400]);
         let mut sent = 0;
         while bench.wait() {

@@ -1,4 +1,4 @@
-//! Tests fair queueing against a sender with very many flows.
+//! Tests fair queueing against a sender with very many flows, and a rate for each source against several senders.
 
 use super::*;
 
@@ -96,4 +96,20 @@ fn flow_that_grew_below_the_limit_after_a_search_loses_before_a_sparse_one() {
     qdisc.dequeue(&mut out, ALL, *start, mem);
     assert!(out.iter().any(|skb| skb.hash().unwrap() >> 16 == 2000), "the sparse flow lost");
     out.consume(mem);
+}
+
+#[test]
+fn floods_of_several_sources_leave_room_for_one_within_its_rate() {
+    // A byte in a microsecond for each source: the floods send twice as much, the other one half.
+    let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 1000, 32).limits(Limit::packets(256), 64);
+    let (mut bench, mut left) = (Bench::new(qdisc), 0);
+    for _ in 0..200 {
+        bench.put((1..=16).flat_map(|flow| [(flow, 500); 4]));
+        bench.put([(100, 500)]);
+        bench.now_ns += 1_000_000;
+        left += bench.take_all().iter().filter(|(flow, ..)| *flow == 100).count();
+    }
+    assert_eq!(left, 200, "it loses nothing");
+    assert!(bench.dropped(DropReason::FLOW_LIMIT) > 1000);
+    assert_eq!(bench.dropped(DropReason::QUEUE_LIMIT), 0);
 }
