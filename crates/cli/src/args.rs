@@ -148,8 +148,9 @@ pub struct Run {
     /// no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each wire has one
-    /// worker; with more CPUs than wires, queue i of both ends belongs to one worker
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Without more CPUs
+    /// than wires, a worker serves whole wires, several if there are fewer CPUs; with more CPUs
+    /// than wires, queue i of both ends belongs to one worker
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
     /// Search for better CPUs during the run, which takes seconds. The search measures the CPU time of a packet in

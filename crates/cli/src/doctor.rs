@@ -73,8 +73,8 @@ Examples:
 A finding is ok, warn (it works, but slower or with fewer features than
 possible; or it was not tried) or miss (it does not work), with the reason and
 the remedy. Before doctor proposes a command, it tries the command in a separate
-network namespace, or checks that the program exists. Other commands are marked
-unverified.
+network namespace, or checks that the program exists. Other commands, and those
+that fail there, are marked unverified.
 
 Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing, 129,
 130 or 143 if SIGHUP, SIGINT or SIGTERM came while a port was checked.";
@@ -112,6 +112,7 @@ impl Doctor {
                 finding.fix(undo::UNDO);
                 finding
             }));
+            findings.extend(undo::unlooked().filter(|_| port.is_none()));
         }
         for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
             complete(fix, to_type);
@@ -138,13 +139,19 @@ impl Doctor {
                 .fix("leave --peer out")
                 .into());
         }
-        let carries = || {
-            let interface = Interface::open(&spec.arg).ok()?;
-            Neighbours::of(&interface).ok().filter(|found| found.carries_default)
+        let carries = || match Interface::open(&spec.arg) {
+            Ok(interface) => Neighbours::of(&interface).map(|found| found.carries_default),
+            // The examination reports a name without an interface.
+            Err(e) if matches!(e.code, Code::NoDevice | Code::PortSyntax) => Ok(false),
+            Err(e) => Err(e),
         };
-        if self.full && !self.yes && spec.driver == name && carries().is_some() {
+        if self.full
+            && !self.yes
+            && spec.driver == name
+            && let Some(risk) = risk(&spec.arg, carries())
+        {
             let (input, is_terminal) = (io::stdin().lock(), io::stdin().is_terminal());
-            agreed(spec, input, is_terminal)?;
+            agreed(spec, &risk, input, is_terminal)?;
         }
         Ok(match self.peer {
             Some(peer) => Trial::Asking(peer),
@@ -154,16 +161,29 @@ impl Doctor {
     }
 }
 
-/// Asks at a terminal if the interface of `port` may be tried; refuses if there is no terminal.
-fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
+/// Returns the risk of a trial on an interface that carries the default route, or may carry it
+/// because the kernel did not answer.
+fn risk(interface: &str, carries: linerate::Result<bool>) -> Option<String> {
+    let carries = match carries {
+        Ok(false) => return None,
+        Ok(true) => "carries the default route".to_owned(),
+        Err(e) => format!("may carry the default route ({})", e.why),
+    };
+    Some(format!("{interface} {carries}, and its driver may take the link down for seconds"))
+}
+
+/// Asks at a terminal if the interface of `port` may be tried in spite of the risk; refuses if there
+/// is no terminal.
+fn agreed(
+    port: &Spec,
+    risk: &str,
+    mut input: impl BufRead,
+    is_terminal: bool,
+) -> Result<(), Failure> {
     let refused = |why: &str, fix| {
         let what = format!("{}:{} was not tried", port.driver, port.arg);
         Failure::new(USAGE, "E-USAGE", &what, why.into(), fix)
     };
-    let risk = format!(
-        "{} carries the default route, and its driver may take the link down for seconds",
-        port.arg
-    );
     if !is_terminal {
         let why = format!("{risk}; confirmation needs a terminal at standard input");
         return Err(refused(&why, "if a short loss of the link is acceptable now: add --yes"));
@@ -251,7 +271,10 @@ fn lines(finding: &Finding) -> String {
 
 /// Formats a remedy: wraps words, but keeps a command on one line, so that users can paste it.
 fn remedy(fix: &Fix) -> String {
-    let label = "      fix: ";
+    let label = match fix.proof {
+        Proof::Unverified => "      fix (unverified): ",
+        Proof::Ran | Proof::Found => "      fix: ",
+    };
     match &fix.command {
         Some(command) => {
             let words = fix.text.strip_suffix(command.as_str()).unwrap_or_default().trim_end();
@@ -261,9 +284,6 @@ fn remedy(fix: &Fix) -> String {
                     wrapped(label, words, DEEP_INDENT) + &format!("{:DEEP_INDENT$}{command}\n", "")
                 }
             }
-        }
-        None if fix.proof == Proof::Unverified => {
-            wrapped("      fix (unverified): ", &fix.text, DEEP_INDENT)
         }
         None => wrapped(label, &fix.text, DEEP_INDENT),
     }
@@ -341,14 +361,32 @@ warn  y
     }
 
     #[test]
+    fn command_whose_trial_failed_is_marked() {
+        let e = Error::new(Code::Memory, "y", "z").fix("sh -c true");
+        let mut fix = Finding::of(Level::Warn, &e).fix.unwrap();
+        fix.proof = Proof::Unverified;
+        assert_eq!(remedy(&fix), "      fix (unverified): sh -c true\n");
+    }
+
+    #[test]
+    fn interface_may_carry_the_default_route_if_the_kernel_does_not_answer() {
+        let carries = "eth0 carries the default route, and its driver may take the link down";
+        assert!(risk("eth0", Ok(true)).unwrap().starts_with(carries));
+        assert_eq!(risk("eth0", Ok(false)), None);
+        let e = Error::new(Code::System, "cannot use network interface eth0", "rtnetlink: busy");
+        let may = risk("eth0", Err(e)).unwrap();
+        assert!(may.starts_with("eth0 may carry the default route (rtnetlink: busy)"), "{may}");
+    }
+
+    #[test]
     fn the_interface_of_the_default_route_is_tried_only_if_someone_agrees() {
         let port = Registry::default().parse("xdp:eth0").unwrap();
         for (said, agrees) in
             [("y\n", true), ("yes\n", true), ("n\n", false), ("\n", false), ("", false)]
         {
-            assert_eq!(agreed(&port, said.as_bytes(), true).is_ok(), agrees, "{said:?}");
+            assert_eq!(agreed(&port, "a risk", said.as_bytes(), true).is_ok(), agrees, "{said:?}");
         }
-        let refused = agreed(&port, "y\n".as_bytes(), false).unwrap_err();
+        let refused = agreed(&port, "a risk", "y\n".as_bytes(), false).unwrap_err();
         assert_eq!(refused.error.what, "xdp:eth0 was not tried");
         assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-USAGE"));
         assert!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Engine, Error, Registry, Spec, Stats, Verified, units};
+use linerate::{Code, Driver, Engine, Error, Registry, Spec, Stats, Verified, units};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
@@ -12,6 +12,7 @@ use linerate_sys::thread::try_cpus;
 use crate::args::Forward;
 use crate::errors::Failure;
 use crate::far::Far;
+use crate::flood;
 use crate::report;
 use crate::run::{Ended, Path, Ran, open, planned, run, run_opened};
 use crate::screen::{Screen, is_pipe};
@@ -47,15 +48,16 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
         true => report::ledger(&ran.report),
         false => report::forward(&ran.report, args.run.pool),
     };
-    screen.result(table, || json::forward(&ran.report))?;
+    let mut written = screen.result(table, || json::forward(&ran.report));
     ran.notes(screen);
     if args.left.is_none()
         && !screen.json
+        && written.is_ok()
         && let Some(verdict) = verdict(ran.report.error.as_ref(), ran.report.verify, ran.ended)
     {
-        screen.line(&verdict)?;
+        written = screen.line(&verdict);
     }
-    Ok(ran.exit())
+    ran.status(written, screen)
 }
 
 /// Returns the last line of a self-test: what it found; `None` if nothing was verified.
@@ -74,6 +76,7 @@ fn verdict(error: Option<&ErrorReport>, verify: Option<Verified>, ended: Ended) 
 fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Result<Path, Failure> {
     let (a, b) = (drivers.parse(left)?, drivers.parse(right)?);
     apart([&a, &b], drivers)?;
+    flood::check([&a, &b], &args.limits, drivers)?;
     // If neither port has a name of its own and both get the same default name, the second gets a
     // number.
     let (name, other) = (called(&a, "stdin", drivers), called(&b, "stdout", drivers));
@@ -103,12 +106,15 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
 /// queues are permitted.
 fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
     let [a, b] = ends;
-    let has_queues = |port: &Spec| port.text().contains(",queues=");
+    // Only the driver of links takes the numbers of queues: `queues=` of others is how many sockets
+    // share the packets of all.
+    let of_links = drivers.of_links().map_or("", Driver::name);
+    let has_queues = |port: &Spec| port.driver == of_links && port.text().contains(",queues=");
     let are_interfaces = ends.iter().all(|port| drivers.flags(port).interface);
     // One interface may have several names: `altname` of ip-link(8).
     let index = |port: &Spec| Interface::open(&port.arg).ok().map(|found| found.index());
     let is_one = || a.arg == b.arg || index(a).is_some_and(|one| index(b) == Some(one));
-    if !are_interfaces || ends.into_iter().any(has_queues) || !is_one() {
+    if !are_interfaces || ends.into_iter().all(has_queues) || !is_one() {
         return Ok(());
     }
     let why = match a.arg == b.arg {
@@ -156,7 +162,7 @@ fn is_named(port: &Spec) -> bool {
 }
 
 /// Returns the name to print for a port; for a pipe `stdin` or `stdout` instead of `-`.
-fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
+pub fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
     if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
 
@@ -324,7 +330,14 @@ mod tests {
     fn one_interface_at_both_ends_is_refused() {
         let all = Registry::default();
         let apart = |a, b| apart([&all.parse(a).unwrap(), &all.parse(b).unwrap()], &all);
-        for (a, b) in [("packet:a0", "packet:a0"), ("xdp:a0,udp=7", "b=packet:a0")] {
+        for (a, b) in [
+            ("packet:a0", "packet:a0"),
+            ("xdp:a0,udp=7", "b=packet:a0"),
+            ("packet:a0,queues=2", "packet:a0,queues=2"),
+            ("xdp:a0,queues=0", "packet:a0"),
+            ("xdp:a0,queues=0", "b=packet:a0,queues=2"),
+            ("xdp:a0,queues=0", "xdp:a0"),
+        ] {
             let e = apart(a, b).unwrap_err().error;
             assert_eq!((&*e.code, &*e.why), ("E-TOPOLOGY", "both ports are on interface a0"));
         }

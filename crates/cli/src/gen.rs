@@ -6,12 +6,12 @@ use std::time::Duration;
 use linerate::{Code, Error, Registry, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
 use linerate_sys::netif::Interface;
-use linerate_sys::rtnl::HostUse;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Gen;
-use crate::errors::{Failure, USAGE};
-use crate::forward::until;
+use crate::errors::Failure;
+use crate::flood;
+use crate::forward::{called, until};
 use crate::report;
 use crate::run::{Ended, Path, Ran, run};
 use crate::screen::Screen;
@@ -35,9 +35,9 @@ pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, F
         true => report::ledger(&report.path),
         false => report::generated(&report, args.run.pool),
     };
-    screen.result(table, || json::generated(&report))?;
+    let written = screen.result(table, || json::generated(&report));
     ran.notes(screen);
-    Ok(ran.exit())
+    ran.status(written, screen)
 }
 
 /// Options of the source's text, and the flags of this command from which they come.
@@ -109,22 +109,11 @@ fn whole(n: f64) -> u64 {
 
 /// Refuses to send without a rate and without an end through an interface that the host itself uses.
 fn check_bounded(args: &Gen, drivers: &Registry) -> Result<(), Failure> {
-    let limits = &args.limits;
-    if args.rate.is_some() || limits.time.is_some() || limits.count.is_some() {
+    if args.rate.is_some() || flood::has_end(&args.limits) {
         return Ok(());
     }
-    let to = drivers.parse(&args.port)?;
-    // The driver reports a missing interface.
-    let Ok(dev) = Interface::open(&to.arg) else { return Ok(()) };
-    let Some(used) = HostUse::of(&dev)?.filter(|_| drivers.flags(&to).interface) else {
-        return Ok(());
-    };
-    let why = format!(
-        "the host itself uses the interface ({used}), and packets at the highest rate would leave by it until Ctrl-C"
-    );
-    let what = format!("cannot send to {}", args.port);
     let fix = "add --rate, --for or --count, as in --rate 100kpps --for 3s";
-    Err(Failure::new(USAGE, "E-USAGE", &what, why, fix))
+    flood::refuse(&drivers.parse(&args.port)?, drivers, fix)
 }
 
 /// Refuses datagrams through a port that is no interface, without both of their addresses.
@@ -163,7 +152,10 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
     }
     say("dev", leaves_by);
     let is_paired = drivers.flags(&to).paired;
-    let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };
+    let name = match called(&to, "stdout", drivers) {
+        name if name == "gen" => "gen-2".to_owned(),
+        name => name,
+    };
     let mut path = Path {
         ports: vec![("gen".into(), source), (name.clone(), args.port.clone())],
         wires: vec![("gen".into(), name.clone())],
@@ -227,6 +219,17 @@ mod tests {
         assert_eq!(time(&["--for=10ms", "--count=1G"]), Some(asked));
         assert_eq!(time(&["--for=10ms", "--rate=1Mpps"]), Some(asked + GRACE));
         assert_eq!(time(&["--count=5", "--rate=1Mpps"]), None);
+    }
+
+    #[test]
+    fn standard_output_is_named_as_by_forward() {
+        let name = |port: &str| {
+            let args = Gen { port: port.into(), ..gen_args(&[]) };
+            path(&args, None, &Registry::default()).unwrap().ports[1].0.clone()
+        };
+        assert_eq!(name("pcap:-"), "stdout");
+        assert_eq!(name("x=pcap:-"), "x");
+        assert_eq!(name("gen=null:"), "gen-2");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod counters;
 mod doctor;
 pub mod errors;
 mod far;
+mod flood;
 mod forward;
 mod r#gen;
 mod outside;

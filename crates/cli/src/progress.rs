@@ -1,7 +1,10 @@
 //! The progress line on stderr, shown at a terminal.
 
 use linerate_sys::text::thousands;
+use std::env;
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::report::rate;
@@ -9,12 +12,17 @@ use crate::report::rate;
 /// Interval at which the line is redrawn.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
+/// Erases the line in which the cursor is, and returns to its start.
+const ERASE: &str = "\r\x1b[K";
+/// True while the terminal shows a progress line, which notes of every thread must not continue.
+/// Changed only by the holder of the lock of stderr.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
 /// A line on stderr that is redrawn in place.
 #[derive(Debug)]
 pub struct Line {
     /// The time at which the line was last drawn.
     last: Option<Instant>,
-    drawn: bool,
 }
 
 /// The progress line of a run.
@@ -29,9 +37,10 @@ pub struct Progress {
 }
 
 impl Line {
-    /// Creates a line; `None` if stderr is not a terminal.
+    /// Creates a line; `None` if stderr is not a terminal, or is one that erases no line.
     pub fn new() -> Option<Line> {
-        io::stderr().is_terminal().then_some(Line { last: None, drawn: false })
+        let is_shown = io::stderr().is_terminal() && erases(env::var_os("TERM").as_deref());
+        is_shown.then_some(Line { last: None })
     }
 
     /// Draws the line, unless it was drawn less than [`REDRAW`] ago.
@@ -41,15 +50,15 @@ impl Line {
             return;
         }
         self.last = Some(now);
-        self.drawn = true;
-        let _ = write!(io::stderr(), "\r{}\x1b[K", text());
+        let text = text();
+        let mut err = io::stderr().lock();
+        DRAWN.store(true, Ordering::Relaxed);
+        let _ = write!(err, "\r{text}\x1b[K");
     }
 
     /// Erases the progress line.
     pub fn clear(&mut self) {
-        if std::mem::take(&mut self.drawn) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        note("");
     }
 }
 
@@ -60,7 +69,7 @@ impl Drop for Line {
 }
 
 impl Progress {
-    /// Creates the line of a run that starts now; `None` if stderr is not a terminal.
+    /// Creates the line of a run that starts now; `None` as [`Line::new`].
     pub fn new(total: Option<Duration>) -> Option<Progress> {
         let now = Instant::now();
         let mut line = Line::new()?;
@@ -82,6 +91,25 @@ impl Progress {
     }
 }
 
+/// Writes `text` to stderr, in place of the progress line if there is one.
+pub fn note(text: &str) {
+    let mut err = io::stderr().lock();
+    write_note(&mut err, &DRAWN, text);
+}
+
+/// Writes `text` in place of the line, if it is `drawn`. A failure is ignored: there is no other
+/// channel for it.
+fn write_note(err: &mut impl Write, drawn: &AtomicBool, text: &str) {
+    let erase = if drawn.swap(false, Ordering::Relaxed) { ERASE } else { "" };
+    // One call, so that other processes write before it or after it.
+    let _ = err.write_all(format!("{erase}{text}").as_bytes());
+}
+
+/// Returns true if a terminal of this type can erase a line.
+fn erases(term: Option<&OsStr>) -> bool {
+    term.is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
 fn line(elapsed: Duration, total: Option<Duration>, packets: u64, pps: f64) -> String {
     let seconds = |d: Duration| format!("{:.1} s", d.as_secs_f64());
     let time = match total {
@@ -99,6 +127,22 @@ fn line(elapsed: Duration, total: Option<Duration>, packets: u64, pps: f64) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn note_replaces_a_line_that_is_drawn() {
+        let (drawn, mut err) = (AtomicBool::new(true), Vec::<u8>::new());
+        write_note(&mut err, &drawn, "note: a\n");
+        write_note(&mut err, &drawn, "note: b\n");
+        assert_eq!(String::from_utf8(err).unwrap(), "\r\x1b[Knote: a\nnote: b\n");
+    }
+
+    #[test]
+    fn terminal_that_erases_no_line_gets_none() {
+        for (term, shown) in [("xterm", true), ("linux", true), ("dumb", false), ("", false)] {
+            assert_eq!(erases(Some(OsStr::new(term))), shown, "{term}");
+        }
+        assert!(!erases(None));
+    }
 
     #[test]
     fn the_line_says_how_fast_how_much_and_how_long() {

@@ -11,6 +11,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
 use crate::errors::{self, Failure, RUNTIME};
+use crate::progress;
 
 /// Returns true for a port that reads the standard input or writes the standard output.
 pub fn is_pipe(port: &Spec, drivers: &Registry) -> bool {
@@ -116,9 +117,9 @@ impl Screen {
     }
 }
 
-/// Writes to the standard error; ignores a failure, for which there is no other channel.
+/// Writes to the standard error, in place of a progress line.
 fn eprint_all(text: &str) {
-    let _ = io::stderr().write_all(plain(text).as_bytes());
+    progress::note(&plain(text));
 }
 
 /// Removes escape sequences that a terminal would execute, because names and reasons may come from

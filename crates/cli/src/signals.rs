@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, the second ends it
 //! immediately.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
-use crate::undo;
+use crate::{progress, undo};
 
 /// Number that represents the end of the standard input where a signal's number is expected.
 pub const HANGUP: i32 = 0;
@@ -75,7 +75,7 @@ impl Signals {
                 if i > 0 || first.send(signal).is_err() {
                     if undo::is_recorded() {
                         let left = "the interfaces stay changed; restore them by";
-                        let _ = writeln!(io::stderr(), "note: {left}: {}", undo::UNDO);
+                        progress::note(&format!("note: {left}: {}\n", undo::UNDO));
                     }
                     std::process::exit(status(signal).into());
                 }

@@ -11,6 +11,7 @@ mod line;
 mod lock;
 mod record;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,16 +45,23 @@ const ABANDONED: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(5);
 const CANNOT_READ: &str = "cannot read the records of runs";
 
+/// Returns the folder that has the folder of the records: for users other than root, the one that
+/// the value of `XDG_RUNTIME_DIR` names; `None` if that is no folder.
+fn base(is_root: bool, runtime_dir: Option<OsString>) -> Option<PathBuf> {
+    if is_root {
+        return Some(PathBuf::from("/run"));
+    }
+    runtime_dir.map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir())
+}
+
+/// Returns the [`base`] of this process's user.
+fn base_here() -> Option<PathBuf> {
+    base(rustix::process::geteuid().is_root(), std::env::var_os("XDG_RUNTIME_DIR"))
+}
+
 /// Opens the folder of the records: it must not be a link, and only this user may own and write it.
 fn folder(make: bool) -> Result<(PathBuf, OwnedFd), Errno> {
-    let user = rustix::process::geteuid();
-    let base = if user.is_root() {
-        PathBuf::from("/run")
-    } else {
-        let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        set.filter(|path| path.is_absolute()).ok_or(Errno::NOENT)?
-    };
-    let path = base.join("linerate");
+    let path = base_here().ok_or(Errno::NOENT)?.join("linerate");
     if make {
         match mkdir(&path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -253,12 +261,24 @@ fn recover<'a>(
     }
 }
 
+/// Returns a warning if the records were not looked for, because this user's folder is not known.
+pub fn unlooked() -> Option<Finding> {
+    base_here().is_none().then(|| {
+        let what = "the records of killed runs were not looked for";
+        let mut finding = Finding::new(Level::Warn, what);
+        let user = rustix::process::geteuid().as_raw();
+        let fix = format!("set it as the run had it: export XDG_RUNTIME_DIR=/run/user/{user}");
+        finding.why("XDG_RUNTIME_DIR names no folder").fix(fix);
+        finding
+    })
+}
+
 /// Undoes the changes of killed runs, and returns findings about them.
 pub fn undo(screen: &Screen) -> Vec<Finding> {
     let at = "/run/linerate or $XDG_RUNTIME_DIR/linerate";
     let mut found = match folder(false) {
         Ok((path, folder)) => undo_in(&path, &folder, screen),
-        Err(Errno::NOENT) => Vec::new(),
+        Err(Errno::NOENT) => unlooked().into_iter().collect(),
         Err(e) => {
             let e = Error::os(linerate::Code::File, CANNOT_READ, at, e);
             vec![Finding::of(Level::Miss, &e)]

@@ -315,10 +315,11 @@ fn signals_to_the_second_process_do_not_end_it_before_the_first() {
 #[test]
 fn the_second_process_ends_with_the_first_however_that_ends() {
     for which in [Signal::INT, Signal::KILL] {
-        let child = start("forward --for 60s --json");
+        let mut child = start("forward --for 60s --json");
         let far = far_of(child.id());
         signal(&child, which);
-        let _ = finish(child);
+        // Not `finish`: it waits for the end of stderr, which the second process has, too.
+        child.wait().unwrap();
         let there = || std::fs::read_to_string(format!("/proc/{far}/cmdline"));
         let gone = || there().map_or(true, |words| !words.contains("@linerate-forward-"));
         for _ in 0..2000 {

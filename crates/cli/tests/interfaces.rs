@@ -65,6 +65,17 @@ fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
         let sent = run_in(&netns, &format!("gen packet:v0 {bound}"));
         assert_eq!(sent.exit, Some(0), "{bound}: {sent:?}");
     }
+    for source in ["gen:", "gen:rate=1kpps,rate_for=1s"] {
+        let refused = run_in(&netns, &format!("forward {source} packet:v0"));
+        assert_eq!((refused.exit, refused.out.as_str()), (Some(2), ""), "{refused:?}");
+        for part in ["error[E-USAGE]: ", "v0 has the address", "fix: add --for or --count"] {
+            assert!(refused.err.contains(part), "{part}: {refused:?}");
+        }
+    }
+    for bounded in ["gen:count=1 packet:v0", "gen: packet:v0 --count 1"] {
+        let sent = run_in(&netns, &format!("forward {bounded}"));
+        assert_eq!(sent.exit, Some(0), "{bounded}: {sent:?}");
+    }
 }
 
 #[test]

@@ -49,9 +49,9 @@ fn interrupted(words: &str, key: &str) -> Value {
     for ms in [400, 2000, 8000] {
         let child = start(words);
         std::thread::sleep(Duration::from_millis(ms));
-        let ended = interrupt(child);
-        if ended.document()["ledger"][key].as_u64() > Some(0) {
-            return whole(&ended, 130);
+        let d = whole(&interrupt(child), 130);
+        if d["ledger"][key].as_u64().unwrap() > 0 {
+            return d;
         }
     }
     panic!("{words}: no packet passed");

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use command::{Ended, command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 20] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("status", 2, "E-USAGE", "no command", "linerate tune PATH -S"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
@@ -23,6 +23,7 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
     ("forward --pool-frames 10", 2, "E-POOL-TOO-SMALL", "worker 0 hot list 2048", "frames"),
     ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
     ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
+    ("forward gen:,count=1 pcap:/proc/self/fd/1", 1, "E-FILE", "standard output", "pcap:-"),
     ("forward gen:,size=9000 sink:", 2, "E-PORT-SYNTAX", "holds 1792", "--fit or --jumbo"),
     (
         "forward gen:,size=9000 sink: --jumbo 0",
@@ -32,7 +33,7 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
         "--fit or --jumbo",
     ),
     ("forward --frame-size 3000", 2, "E-POOL-SIZE", "power of two", "2048"),
-    ("forward --frame-size 128", 2, "E-POOL-SIZE", "256 to 65536", "2048"),
+    ("forward --frame-size 256", 2, "E-POOL-SIZE", "512 to 65536", "2048"),
     ("forward --jumbo 8 --buffers general", 2, "E-POOL-SIZE", "of any size", "pools of frames"),
     ("gen gen:", 2, "E-TOPOLOGY", "only be read", ""),
     ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "--size 59: a frame has 60 to 65536", ""),
@@ -164,4 +165,20 @@ fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
         .unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn error_of_a_run_is_printed_although_its_result_cannot_be_written() {
+    let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else {
+        return println!("skipped: there is no /dev/full");
+    };
+    for more in ["--quiet", "--json"] {
+        // Seven of ten packets that come at once do not fit.
+        let mut command =
+            command(&format!("forward gen:,count=10 sink:,qdisc=fifo,limit=3 {more}"));
+        let ended = command.stdout(full.try_clone().unwrap()).output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(3), "{err}");
+        assert!(err.contains("error[E-VERIFY]") && err.contains("error[E-FILE]"), "{err}");
+    }
 }

@@ -20,7 +20,12 @@ Each is declared once, in `linerate::knob`: builders clamp by it, the command's 
 fn page_of_settings_is_rendered_from_the_declarations() {
     let mut page = HEAD.to_owned();
     for knob in POOL.into_iter().chain(ENGINE).chain(MODERATION).chain(PORT) {
-        let live = if knob.live { "yes" } else { "no" };
+        let live = match knob.name {
+            // A running engine does not change those of its workers.
+            "hot_list" => "yes, of a program's own `Local`",
+            _ if knob.live => "yes",
+            _ => "no",
+        };
         let (unit, default, effect) = (knob.unit, knob.default_text(), knob.effect);
         writeln!(page, "| `{}` | {knob} {unit} | {default} | {live} | {effect} |", knob.name)
             .unwrap();

@@ -87,6 +87,24 @@ impl Ran {
         }
     }
 
+    /// Returns the exit status of a run whose result was `written`, or could not be: the run's own
+    /// failure takes precedence over that of its output, which is then only printed.
+    ///
+    /// # Errors
+    /// Returns the failure of the output, if the run itself has succeeded.
+    pub fn status(&self, written: Result<(), Failure>, screen: &Screen) -> Result<u8, Failure> {
+        let Err(unwritten) = written else { return Ok(self.exit()) };
+        if self.exit() == 0 {
+            return Err(unwritten);
+        }
+        // The document that was not written has the run's error; without --json the notes have it.
+        if let Some(error) = self.report.error.as_ref().filter(|_| screen.json) {
+            screen.failure(error);
+        }
+        screen.failure(&unwritten.error);
+        Ok(self.exit())
+    }
+
     /// Returns the exit status; an error of the run takes precedence over the cause of its end.
     pub fn exit(&self) -> u8 {
         match (&self.report.error, self.ended) {

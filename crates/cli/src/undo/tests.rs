@@ -106,6 +106,17 @@ fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_ar
 }
 
 #[test]
+fn folder_of_a_user_is_known_only_if_the_environment_names_it() {
+    let of_user = |name: &str| base(false, Some(name.into()));
+    let folder = std::env::temp_dir();
+    assert_eq!(of_user(folder.to_str().unwrap()), Some(folder));
+    for name in ["", "run/user/1000", "/nonexistent/user/1000", "/dev/null"] {
+        assert_eq!(of_user(name), None, "{name}");
+    }
+    assert_eq!((base(false, None), base(true, None)), (None, Some("/run".into())));
+}
+
+#[test]
 fn records_of_later_runs_are_undone_first_and_each_record_from_its_end() {
     let folder = Folder::new("order");
     // Names whose order is not that of the times.

@@ -1,0 +1,79 @@
+//! Packets at the highest rate and without an end: refused on an interface that the host itself
+//! uses.
+
+use linerate::{Registry, Spec};
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::HostUse;
+
+use crate::args::Limits;
+use crate::errors::{Failure, USAGE};
+
+/// Refuses a wire on which a generator would flood an interface that the host itself uses.
+///
+/// # Errors
+/// `E-USAGE` with what limits the packets; an option of a generator without its value.
+pub fn check(ends: [&Spec; 2], limits: &Limits, drivers: &Registry) -> Result<(), Failure> {
+    let [a, b] = ends;
+    for (from, to) in [(a, b), (b, a)] {
+        let floods = drivers.flags(from).generates && !has_end(limits) && !is_limited(from)?;
+        if floods {
+            let fix = "add --for or --count, or a rate to the generator, as in gen:rate=100kpps";
+            refuse(to, drivers, fix)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if a run ends by itself.
+pub fn has_end(limits: &Limits) -> bool {
+    limits.time.is_some() || limits.count.is_some()
+}
+
+/// Refuses to send to `to` if the host itself uses that interface; `fix` says how to limit the
+/// packets.
+///
+/// # Errors
+/// `E-USAGE`; `E-SYSTEM` if the kernel does not answer.
+pub fn refuse(to: &Spec, drivers: &Registry, fix: &str) -> Result<(), Failure> {
+    if !drivers.flags(to).interface {
+        return Ok(());
+    }
+    // The driver reports a missing interface.
+    let Ok(dev) = Interface::open(&to.arg) else { return Ok(()) };
+    let Some(used) = HostUse::of(&dev)? else { return Ok(()) };
+    let why = format!(
+        "the host itself uses the interface ({used}), and packets at the highest rate would leave \
+         by it until Ctrl-C"
+    );
+    let what = format!("cannot send to {}", to.shown_text());
+    Err(Failure::new(USAGE, "E-USAGE", &what, why, fix))
+}
+
+/// Returns true if a generator's text limits its packets: by a count, or by a rate that it keeps to
+/// the end.
+fn is_limited(port: &Spec) -> Result<bool, Failure> {
+    let has = |key: &str| -> linerate::Result<bool> {
+        Ok(port.value(key, |text| Ok::<_, String>(text.to_owned()))?.is_some())
+    };
+    Ok(has("count")? || (has("rate")? && !has("rate_for")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generator_is_limited_by_a_count_or_by_a_rate_to_the_end() {
+        for (text, limited) in [
+            ("gen:", false),
+            ("gen:,size=60", false),
+            ("gen:count=5", true),
+            ("gen:,rate=1kpps", true),
+            ("gen:rate=1kpps,rate_for=1s", false),
+            ("gen:rate=1kpps,rate_for=1s,count=5", true),
+        ] {
+            let port = Registry::default().parse(text).unwrap();
+            assert_eq!(is_limited(&port).unwrap(), limited, "{text}");
+        }
+    }
+}
