@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -28,6 +28,8 @@ use crate::temporary::Temporary;
 const LOOK: Duration = Duration::from_millis(20);
 /// Time that a command may take to end after a request; then a message names the command.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Most events that a remark names.
+const EVENTS_NAMED: usize = 3;
 
 /// A running `perf record`.
 #[derive(Debug)]
@@ -331,7 +333,8 @@ impl Perf {
         command
     }
 
-    /// Returns the recorded profile; `None` if it has no sample.
+    /// Returns the recorded profile; `None` if it has no sample. If there are samples of several
+    /// events, the profile is of the first, and a remark names the others.
     pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
@@ -348,15 +351,18 @@ impl Perf {
         command.stderr(File::create(&complaints).map_err(io)?);
         let mut child = command.spawn().map_err(io)?;
         let text = child.stdout.take().map(|text| BufReader::with_capacity(1 << 16, text));
-        let read = text.map(|text| read::parse(text, Some(Form::PerfScript)));
+        let read = text.and_then(|mut text| {
+            // A recording without samples has an empty text, which the reader refuses.
+            let is_empty = text.fill_buf().is_ok_and(<[u8]>::is_empty);
+            (!is_empty).then(|| read::parse(text, Some(Form::PerfScript)))
+        });
         let status = child.wait().map_err(io)?;
         if !status.success() {
             let said = fs::read_to_string(&complaints).unwrap_or_default();
             let last = said.lines().rfind(|line| !line.is_empty()).unwrap_or_default();
             return Err(failed(format!("perf script: {status}: {last}")));
         }
-        // A recording without samples has an empty text, which the reader refuses with an error.
-        Ok(read.and_then(Result::ok).and_then(|read| read.one(1).ok()))
+        Ok(read.transpose().map_err(|e| failed(e.why))?.and_then(of_first_event))
     }
 }
 
@@ -370,6 +376,24 @@ impl Folder {
     pub fn data(&self) -> PathBuf {
         self.0.file("perf.data")
     }
+}
+
+/// Returns the profile of the first event, with a remark on the samples of other events. The reader
+/// has already put a remark on lines that it left out.
+fn of_first_event(read: read::Read) -> Option<Profile> {
+    let others = read.profiles.iter().skip(1);
+    let others: Vec<String> =
+        others.map(|one| format!("{} of {}", one.counted(), one.event.name)).collect();
+    let mut profile = read.one(1).ok()?;
+    if !others.is_empty() {
+        let named = others.get(..EVENTS_NAMED).unwrap_or(&others).join(", ");
+        let more = if others.len() > EVENTS_NAMED { ", and more" } else { "" };
+        profile.remarks.push(format!(
+            "the samples are of {} alone; left out: {named}{more} (record one event at a time)",
+            profile.event.name
+        ));
+    }
+    Some(profile)
 }
 
 /// Returns the entries of `folder` whose names start with `begin`, newest kernel first, each joined with `inside`.
@@ -417,5 +441,33 @@ mod tests {
             assert_eq!(ticks(broken), None);
         }
         assert!(cpu_times(std::process::id()).is_some() && runs(std::process::id()));
+    }
+
+    #[test]
+    fn samples_that_cannot_be_read_are_an_error_and_no_samples_are_none() {
+        let folder = Folder::new().unwrap();
+        let script = |program: &str| {
+            Perf { program: program.into(), version: String::new() }.script(&folder)
+        };
+        assert!(script("true").unwrap().is_none());
+        // echo prints its arguments, which are no samples.
+        let e = script("echo").unwrap_err().error;
+        assert_eq!(e.what, "cannot read what perf has recorded");
+        assert!(e.why.starts_with("no row of perf script in "), "{}", e.why);
+    }
+
+    #[test]
+    fn samples_of_further_events_are_left_out_with_a_remark() {
+        let sample = |event: &str| format!("spin 8304 22986.2: 1 {event}: 55bd burn (/spin)\n");
+        let of = |events: &[&str]| {
+            let text: String = events.iter().map(|event| sample(event)).collect();
+            of_first_event(read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap()).unwrap()
+        };
+        let one = of(&["x:a", "x:a"]);
+        assert_eq!((one.counted(), one.remarks.len()), (2, 0), "{:?}", one.remarks);
+        let five = of(&["x:a", "x:b", "x:b", "x:c", "x:d", "x:e"]);
+        let said = "the samples are of x:a alone; left out: 2 of x:b, 1 of x:c, 1 of x:d, and more \
+                    (record one event at a time)";
+        assert_eq!((five.counted(), &*five.remarks), (1, &[said.to_owned()][..]));
     }
 }

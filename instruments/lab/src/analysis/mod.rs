@@ -52,7 +52,9 @@ pub use overall::overall;
 pub(crate) use reached::{ACHIEVED, LOAD, REACHED_PCT};
 pub use run::analyse;
 pub(crate) use run::pairs_needed;
-pub(crate) use samples::{Part, class_of, figures, mostly_disturbed, parts_of_b, set_ups};
+pub(crate) use samples::{
+    Part, class_of, figures, has_figures, parts_of_b, set_ups, stays_disturbed,
+};
 pub use samples::{admitted, look_reached, noisy};
 pub(crate) use signs::{Interval, median, median_interval};
 pub(crate) use sums::{Sum, value as sum_of};

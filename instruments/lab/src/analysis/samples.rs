@@ -53,12 +53,19 @@ pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
 /// others support no conclusion: half of them, unless the run asked for more attempts.
 #[must_use]
 pub fn noisy(clock: Clock, cell: &CellRecord) -> bool {
-    mostly_disturbed(clock, &cell.pairs, cell.attempts.unwrap_or(Plan::ATTEMPTS))
+    stays_disturbed(clock, &cell.pairs, cell.attempts.unwrap_or(Plan::ATTEMPTS), 0)
 }
 
-/// Returns true if more of `pairs` were disturbed for `clock` than a run with `attempts` allows.
-pub(crate) fn mostly_disturbed(clock: Clock, pairs: &[PairRecord], attempts: u32) -> bool {
-    (attempts as usize).saturating_mul(admissions(clock, pairs)) < pairs.len()
+/// Returns true if more of `pairs` were disturbed for `clock` than a run with `attempts` allows,
+/// even with `more` pairs that are all admitted.
+pub(crate) fn stays_disturbed(
+    clock: Clock,
+    pairs: &[PairRecord],
+    attempts: u32,
+    more: usize,
+) -> bool {
+    let (admitted, all) = (admissions(clock, pairs) + more, pairs.len() + more);
+    (attempts as usize).saturating_mul(admitted) < all
 }
 
 /// Returns the index of the look that `admitted` pairs have reached, from 0.
@@ -110,6 +117,13 @@ fn lacking<'a>(metric: &Metric, windows: impl Iterator<Item = &'a Window>) -> (u
         (lack + usize::from(parting.part(window).is_none()), all + 1)
     });
     if lack == all { (0, 0) } else { (lack, all) }
+}
+
+/// Returns true if a window of a side of `pairs` has the figures of `metric`.
+pub(crate) fn has_figures(metric: &Metric, pairs: &[PairRecord]) -> bool {
+    let parting = Parting::of(&metric.formula);
+    let mut windows = pairs.iter().flat_map(|pair| [&pair.a, &pair.b]);
+    windows.any(|window| parting.part(window).is_some())
 }
 
 /// Returns the values of `metric` for each pair that has them, grouped by set-up: first in the

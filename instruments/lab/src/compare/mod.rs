@@ -28,8 +28,8 @@ pub use fail::{FailOn, Over};
 pub use row::{Row, Withheld};
 pub use side::Difference;
 pub(crate) use side::deciding;
-pub(crate) use trend::unlike;
 pub use trend::{Trend, TrendPoint, trends};
+pub(crate) use trend::{trends_of, unlike};
 
 /// A comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -375,6 +375,21 @@ mod tests {
         let told = compared_as(&experiment(), (&one, &other), &format!("rate=max:{gate}"), false);
         let told = told.unwrap();
         assert!(told.withheld.is_empty() && told.undecided.is_empty(), "{told:?}");
+        // Its load was not reached: the runs have nothing of a cell that was requested.
+        (one.cells[1].status, other.cells[1].status) = (Status::Unreachable, Status::Unreachable);
+        let told = compared_as(&experiment(), (&one, &other), &format!("rate=max:{gate}"), false);
+        let why = "the first run did not reach the load of this cell (see linerate lab report)";
+        assert_eq!(told.unwrap().withheld[0].why, why);
+        // No window has the figures, so the metric is none of this cell.
+        (one.cells[1].status, other.cells[1].status) = (Status::Ok, Status::Ok);
+        let clear = |run: &mut Run| {
+            let pairs = run.cells[1].pairs.iter_mut();
+            pairs.flat_map(|pair| [&mut pair.a, &mut pair.b]).for_each(|one| one.figures.clear());
+        };
+        clear(&mut one);
+        assert_eq!(undecided(&one, &other, gate).len(), 1);
+        clear(&mut other);
+        assert!(undecided(&one, &other, gate).is_empty());
         // Neither machine can run the cell.
         one.cells[1].status = Status::Unsupported;
         other.cells[1].status = Status::Unsupported;
@@ -399,6 +414,9 @@ mod tests {
         assert!(e.why.contains("its settings differ: message 64 -> 1448 (repeat"), "{}", e.why);
         let told = compared((&one, &other), both, &fail_on, true).unwrap();
         assert_eq!(told.notes, ["the settings of the runs differ at rate=max: message 64 -> 1448"]);
+        let both = (&experiment(), &message(1448, 1));
+        let e = compared((&one, &other), both, &fail_on, false).unwrap_err();
+        assert!(e.why.contains("its settings differ: message unset -> 1448 ("), "{}", e.why);
         // A setting may stand in another line of the file.
         let moved = (&message(64, 1), &message(64, 9));
         assert!(compared((&one, &other), moved, &fail_on, false).unwrap().notes.is_empty());
@@ -409,7 +427,8 @@ mod tests {
             (cell.window_ns, cell.quick_window_ns) = (50_000_000, 20_000_000);
         }
         let e = compared((&one, &other), (&plan, &plan), &fail_on, false).unwrap_err();
-        assert!(e.why.contains("window 50 ms -> 20 ms"), "{}", e.why);
+        let fix = "repeat the first run with --quick, or the second without it, or use --allow-env";
+        assert!(e.why.contains(&format!("window 50 ms -> 20 ms ({fix})")), "{}", e.why);
     }
 
     fn placed(run: &Run, class: &str) -> Run {

@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::settings::Differing;
 use super::side::{LEVEL, Side};
 use super::{FailOn, side};
-use crate::analysis::{self, SAME_PCT, SET_UPS_MIN, admitted, class_of, pairs_needed, pct};
+use crate::analysis::{
+    self, SAME_PCT, SET_UPS_MIN, admitted, class_of, has_figures, pairs_needed, pct,
+};
 use crate::experiment::{Clock, Experiment, Metric};
 use crate::record::{CellRecord, Effect, Run, Status, Verdict};
 
@@ -160,7 +162,7 @@ pub(super) fn rows<'a>(
                 let name = cell.name();
                 let covers = |one: &FailOn| one.looks_at(&metric.name, Some(&name));
                 let gated = asked.fail_on.iter().any(covers);
-                return untold(gone, gated).map(|why| withheld(why, false));
+                return untold(metric, gone, gated).map(|why| withheld(why, false));
             }
         };
         let differing = asked.differing.iter().find(|one| one.cell == cell.name());
@@ -265,6 +267,7 @@ fn interrupted(which: &str) -> String {
 /// Returns the reason why cells lack a metric that they should have; `None` if they need not have
 /// it. `gated` is true if a condition covers the metric in this cell.
 fn untold(
+    metric: &Metric,
     (before, after): (Option<&CellRecord>, Option<&CellRecord>),
     gated: bool,
 ) -> Option<String> {
@@ -281,17 +284,23 @@ fn untold(
     };
     // Do not report a metric that is missing in both runs without a fault of the runs, for instance
     // where no events can be counted, unless a condition would pass for lack of it. A cell that
-    // neither run could measure is like one that was not requested.
-    let is_missed =
-        |cell: &CellRecord| !cell.ledger.balanced() || cell.status == Status::Inconclusive;
+    // neither run could measure is like one that was not requested. A cell does not have a metric
+    // whose figures are in none of its windows, so no condition can need it there.
+    let is_missed = |cell: &CellRecord| {
+        !cell.ledger.balanced() || matches!(cell.status, Status::Inconclusive | Status::Unreachable)
+    };
+    let is_due = |cell: &CellRecord| {
+        let is_known = cell.pairs.is_empty() || has_figures(metric, &cell.pairs);
+        cell.status != Status::Unsupported && is_known
+    };
     match (before, after) {
         (Some(one), Some(other)) => {
             let missed =
                 [("first", one), ("second", other)].into_iter().find(|(_, c)| is_missed(c));
             let told = missed.map(|(which, cell)| format!("the {which} run {}", why(cell)));
-            let ran = [one, other].iter().any(|cell| cell.status != Status::Unsupported);
+            let is_due = is_due(one) || is_due(other);
             let neither = "neither run has a value of it (see linerate lab report)";
-            told.or_else(|| (gated && ran).then(|| neither.into()))
+            told.or_else(|| (gated && is_due).then(|| neither.into()))
         }
         (Some(one), None) => Some(format!("the first run {}", why(one))),
         (None, Some(other)) => Some(format!("the second run {}", why(other))),

@@ -1,6 +1,6 @@
 //! Differences between the settings with which the cells of two runs ran.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use linerate_show::words::{elided, harmless};
 
@@ -22,6 +22,9 @@ pub(super) struct Differing {
     pub(super) cell: String,
     /// The differences: `message 64 -> 1448`.
     said: String,
+    /// True if the second run alone was quick, and false if the first was; `None` if that is not
+    /// the only reason for the differences.
+    quick: Option<bool>,
 }
 
 impl Differing {
@@ -34,18 +37,26 @@ impl Differing {
         let differing = second.cells.iter().filter_map(|after| {
             let before = first.cells.iter().find(|before| is_at(before, after))?;
             let all = differences((before, quick.0), (after, quick.1));
-            (!all.is_empty()).then(|| Differing { cell: after.name(), said: said(&all) })
+            let is_window = before.window_ns(quick.0) != after.window_ns(quick.1);
+            let [was, is] = [before, after].map(|cell| (cell.window_ns, cell.quick_window_ns));
+            let by_quick = all.len() == 1 && is_window && was == is;
+            (!all.is_empty()).then(|| Differing {
+                cell: after.name(),
+                said: said(&all),
+                quick: by_quick.then_some(quick.1),
+            })
         });
         differing.collect()
     }
 
     /// Returns the reason why a metric of the cell is not compared.
     pub(super) fn why(&self) -> String {
-        format!(
-            "its settings differ: {} (repeat one run with the settings of the other, or use \
-             --allow-env)",
-            self.said
-        )
+        let fix = match self.quick {
+            None => "repeat one run with the settings of the other",
+            Some(true) => "repeat the first run with --quick, or the second without it",
+            Some(false) => "repeat the first run without --quick, or the second with it",
+        };
+        format!("its settings differ: {} ({fix}, or use --allow-env)", self.said)
     }
 
     /// Returns a sentence for each set of differences, with the cells among `rows` that have it.
@@ -59,6 +70,23 @@ impl Differing {
         });
         notes.collect()
     }
+}
+
+/// Returns true if the cell with the levels `at` ran with other settings, or with windows of
+/// another length, in one run than in the other.
+pub(super) fn differ(
+    at: &BTreeMap<String, String>,
+    (one, first): (&Run, &Experiment),
+    (other, second): (&Run, &Experiment),
+) -> bool {
+    let is_it = |cell: &&Cell| {
+        cell.at.len() == at.len() && cell.at.iter().all(|(name, level)| at.get(name) == Some(level))
+    };
+    let [before, after] = [first, second].map(|of| of.cells.iter().find(is_it));
+    before.zip(after).is_some_and(|(before, after)| {
+        let quick = (one.experiment.quick, other.experiment.quick);
+        !differences((before, quick.0), (after, quick.1)).is_empty()
+    })
 }
 
 /// Returns true if both cells have the same levels. The order of factors may differ, because the
@@ -101,7 +129,7 @@ fn differences(
 
 /// Formats a setting without its line in the file, which is no difference.
 fn value(settings: &Settings, name: &str) -> String {
-    settings.get(name).map_or_else(|| "n/a".into(), |setting| setting.value.to_string())
+    settings.get(name).map_or_else(|| "unset".into(), |setting| setting.value.to_string())
 }
 
 fn said(all: &[String]) -> String {

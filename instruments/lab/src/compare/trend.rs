@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::row::{apart, placement};
 use super::side::{LEVEL, Side, differences};
-use super::{experiment, refused};
+use super::{experiment, refused, settings};
 use crate::experiment::{Cell, Clock, Experiment, Metric};
 use crate::record::Run;
 use crate::{Result, analysis};
@@ -50,7 +50,12 @@ pub struct TrendPoint {
 /// # Errors
 /// `E-RUN` if they are not all of one experiment, or one has not kept its file.
 pub fn trends(runs: &[Run]) -> Result<Vec<Trend>> {
-    over(runs.iter().map(|run| Ok((run, experiment(run)?))).collect::<Result<Vec<_>>>()?)
+    trends_of(&runs.iter().collect::<Vec<_>>())
+}
+
+/// Computes the trends over selected runs; see [`trends`].
+pub(crate) fn trends_of(runs: &[&Run]) -> Result<Vec<Trend>> {
+    over(runs.iter().map(|run| Ok((*run, experiment(run)?))).collect::<Result<Vec<_>>>()?)
 }
 
 fn over(mut runs: Vec<(&Run, Experiment)>) -> Result<Vec<Trend>> {
@@ -67,14 +72,26 @@ fn over(mut runs: Vec<(&Run, Experiment)>) -> Result<Vec<Trend>> {
                 .iter()
                 .any(|other| other.name == metric.name && other.formula == metric.formula)
         });
-        let points = alike.filter_map(|(run, _)| point(run, reference, cell, metric)).collect();
+        let reference = (*reference, Some(newest));
+        let of_run =
+            |(run, one): &(&Run, Experiment)| point((*run, Some(one)), reference, cell, metric);
+        let points = alike.filter_map(of_run).collect();
         let (name, unit) = (metric.name.clone(), metric.unit.clone());
         Trend { metric: name, unit, cell: cell.name(), points }
     });
     Ok(trends.filter(|trend| !trend.points.is_empty()).collect())
 }
 
-fn point(run: &Run, reference: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
+/// A run with its experiment; `None` if its file is not available.
+pub(crate) type Known<'a> = (&'a Run, Option<&'a Experiment>);
+
+fn point(
+    known: Known<'_>,
+    reference: Known<'_>,
+    cell: &Cell,
+    metric: &Metric,
+) -> Option<TrendPoint> {
+    let run = known.0;
     let record = run.cells.iter().find(|record| {
         let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
         record.at.len() == cell.at.len() && cell.at.iter().all(has)
@@ -85,35 +102,47 @@ fn point(run: &Run, reference: &Run, cell: &Cell, metric: &Metric) -> Option<Tre
     let (lo, hi) = side.range();
     let started = run.run.started.clone();
     let finite = [side.value, lo, hi].iter().all(|x| x.is_finite());
-    let remark = unlike(reference, run, &record.at, Some(metric.clock));
+    let remark = unlike(reference, known, &record.at, Some(metric.clock));
     finite.then(|| TrendPoint { label: label(run), started, value: side.value, lo, hi, remark })
 }
 
 /// Returns the reasons why metrics of `clock` in the cell `at` of `run` cannot be compared with
 /// those of `reference`, by the rules of a comparison; `None` if there are none. A metric whose
-/// clock is not known may be a time.
+/// clock is not known may be a time. Settings are compared if both experiments are known.
 pub(crate) fn unlike(
-    reference: &Run,
-    run: &Run,
+    (reference, newest): Known<'_>,
+    (run, own): Known<'_>,
     at: &BTreeMap<String, String>,
     clock: Option<Clock>,
 ) -> Option<String> {
     let clock = clock.unwrap_or(Clock::Cost);
     let mut why = Vec::new();
     let deciding = differences(reference, run).into_iter().filter(|one| one.decides);
-    let names: Vec<String> = deciding.map(|one| one.name).collect();
-    if clock != Clock::Count && !names.is_empty() {
-        why.push(format!("other {}", names.join(", ")));
+    let another = |name: String| match name.as_str() {
+        "mitigations" => "other mitigations".to_owned(),
+        name => format!("another {name}"),
+    };
+    if clock != Clock::Count {
+        why.extend(deciding.map(|one| another(one.name)));
+    }
+    let both = newest.zip(own);
+    if both.is_some_and(|(newest, own)| settings::differ(at, (reference, newest), (run, own))) {
+        why.push("other settings".into());
     }
     let [here, there] = [run, reference].map(|run| run.cells.iter().find(|cell| cell.at == *at));
     if let Some((here, there)) = here.zip(there) {
         let class = placement(clock, here);
         if class != placement(clock, there) {
-            why.push(format!("CPUs {}", apart(class.as_deref())));
+            let apart = match class.as_deref() {
+                Some("near") => "near each other".to_owned(),
+                Some("far") => "far from each other".to_owned(),
+                other => apart(other),
+            };
+            why.push(format!("the CPUs were {apart}"));
         }
     }
     if here.is_some_and(|cell| analysis::noisy(clock, cell)) {
-        why.push("most pairs disturbed".into());
+        why.push("most pairs were disturbed".into());
     }
     (!why.is_empty()).then(|| why.join("; "))
 }
@@ -154,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn points_of_another_machine_placement_or_of_disturbed_cells_have_a_remark() {
-        let mut runs = ["1", "2", "3", "4"].map(|started| run(started, "a", 90.0));
+    fn points_of_another_machine_placement_setting_or_of_disturbed_cells_have_a_remark() {
+        let mut runs = ["1", "2", "3", "4", "5"].map(|started| run(started, "a", 90.0));
         runs[0].env = json!({"kernel": "6.1"});
         let disturbed = runs[1].cells[0].pairs.iter_mut().skip(7);
         disturbed.for_each(|pair| pair.cost_accepted = false);
@@ -164,13 +193,24 @@ mod tests {
             pair.placement =
                 Some(PlacementRecord { before_ticks, after_ticks, class: "far".into() });
         }
-        let trends = over(runs.iter().map(|run| (run, experiment())).collect()).unwrap();
+        let mut known: Vec<_> = runs.iter().map(|run| (run, experiment())).collect();
+        for cell in &mut known[3].1.cells {
+            cell.b = cell.b.clone().with("message", 1448);
+        }
+        let trends = over(known).unwrap();
         let remarks = trends[0].points.iter().map(|point| point.remark.as_deref());
-        let expected = [Some("other kernel"), Some("most pairs disturbed"), Some("CPUs far"), None];
+        let expected = [
+            Some("another kernel"),
+            Some("most pairs were disturbed"),
+            Some("the CPUs were far from each other"),
+            Some("other settings"),
+            None,
+        ];
         assert_eq!(remarks.collect::<Vec<_>>(), expected);
         // Counts do not depend on the machine.
         let at = &runs[0].cells[0].at;
-        assert_eq!(unlike(&runs[3], &runs[0], at, Some(Clock::Count)), None);
+        let both = ((&runs[4], None), (&runs[0], None));
+        assert_eq!(unlike(both.0, both.1, at, Some(Clock::Count)), None);
     }
 
     #[test]

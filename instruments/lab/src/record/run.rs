@@ -213,7 +213,10 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
     deciding(first, &later.env).map(move |(name, was, is)| Warning {
         code: "W-MACHINE".into(),
-        text: format!("resumed at {} on another machine: {name} {was}, now {is}", later.started),
+        text: format!(
+            "resumed at {} on a machine that differs: {name} {was}, now {is}",
+            later.started
+        ),
         fix: Some("run the experiment again from the start".into()),
     })
 }
@@ -335,7 +338,7 @@ mod tests {
         let now = json!({"kernel": "6.18", "microcode": "0x2", "clocksource": "tsc"});
         let told: Vec<String> =
             moved(&first, &later(now, "ab")).map(|warning| warning.text).collect();
-        let expected = "resumed at later on another machine: microcode 0x1, now 0x2";
+        let expected = "resumed at later on a machine that differs: microcode 0x1, now 0x2";
         assert_eq!(told, [expected]);
         let built = [("build_id".to_owned(), "ab".to_owned())].into();
         assert_eq!(rebuilt(&built, &later(Value::Null, "ab")), None);
@@ -357,7 +360,7 @@ mod tests {
             "governor n/a, now performance",
             "mitigations {\"mds\":\"off\"}, now {\"mds\":\"on\"}",
         ];
-        let front = "resumed at later on another machine: ";
+        let front = "resumed at later on a machine that differs: ";
         assert_eq!(told, expected.map(|text| format!("{front}{text}")));
     }
 

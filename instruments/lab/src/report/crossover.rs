@@ -8,11 +8,11 @@
 
 use linerate_port::wrap::toll::Toll;
 
-use super::posted::{groups, reached};
+use super::posted::{grouped, reached};
 use super::view::View;
 use crate::analysis::noisy;
 use crate::experiment::Experiment;
-use crate::record::{CellRecord, Effect};
+use crate::record::{CellRecord, Effect, Status};
 
 /// The factor whose levels are prices, and the setting that has them.
 const TOLL: &str = "toll";
@@ -25,7 +25,9 @@ pub(super) fn lines(view: &View<'_>) -> Vec<String> {
     if experiment.metrics.iter().all(|metric| metric.name != CPU) {
         return Vec::new();
     }
-    let groups = groups(view, &[TOLL]).into_iter();
+    // A cell without figures has a price, too: no line may be drawn across it.
+    let is_tried = |cell: &CellRecord| cell.status != Status::Unsupported;
+    let groups = grouped(view, &[TOLL], is_tried).into_iter();
     let line = |(title, cells): (String, Vec<&CellRecord>)| {
         let mut tried: Vec<(f64, Option<&Effect>)> = cells
             .iter()

@@ -66,11 +66,26 @@ pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
 }
 
 /// Returns the cells that have a level of each factor of `rows`, grouped by the levels of the other
-/// factors; cells without figures only if a side did not reach their load.
+/// factors; cells without figures only if a side did not reach their load, or if most of their
+/// pairs were disturbed.
 pub(super) fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
+    // A cell whose packets are not accounted for is inconclusive as well, and its results are
+    // withheld.
+    grouped(view, rows, |cell| match cell.status {
+        Status::Unreachable => true,
+        Status::Inconclusive if cell.ledger.balanced() => true,
+        _ => !cell.metrics.is_empty(),
+    })
+}
+
+/// Returns the cells among those with `is_row` that have a level of each factor of `rows`, grouped
+/// by the levels of the other factors.
+pub(super) fn grouped<'a>(
+    view: &'a View<'_>,
+    rows: &[&str],
+    is_row: impl Fn(&CellRecord) -> bool,
+) -> Vec<(String, Vec<&'a CellRecord>)> {
     let mut groups: Vec<(String, Vec<&CellRecord>)> = Vec::new();
-    // A cell whose load was not reached has a row, even if the share that arrived is not known.
-    let is_row = |cell: &CellRecord| !cell.metrics.is_empty() || cell.status == Status::Unreachable;
     for (_, cell) in view.named().filter(|(_, cell)| is_row(cell)) {
         if rows.iter().any(|factor| !cell.at.contains_key(*factor)) {
             continue;
@@ -106,13 +121,13 @@ fn loads(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
 }
 
 fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
-    let (mut sums, mut counts) = ([0.0; 2], [0; 2]);
+    let (mut sums, mut counts, mut any) = ([0.0; 2], [0; 2], false);
     let mut rows = Vec::new();
     for cell in cells {
         let effect = cell.metrics.get(RATE);
         let text = |value: Option<f64>| value.map_or("n/a".into(), |value| format!("{value:.0}"));
         if let Some(effect) = effect.filter(|_| is_quiet(view, cell)) {
-            sums = [sums[0] + effect.a, sums[1] + effect.b];
+            (sums, any) = ([sums[0] + effect.a, sums[1] + effect.b], true);
             counts[0] += usize::from(effect.verdict == Verdict::Better);
             counts[1] += usize::from(effect.verdict == Verdict::Worse);
         }
@@ -127,7 +142,7 @@ fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
         });
     }
     let [a, b] = sums;
-    let sums = [a, b].map(|sum| format!("{sum:.0}"));
+    let sums = [a, b].map(|sum| if any { format!("{sum:.0}") } else { "n/a".into() });
     let change = if a > 0.0 { format!("{:.2}", 100.0 * (b / a - 1.0)) } else { "n/a".into() };
     let [org, new] = sums;
     let text = in_the_layout_of_002(&rows, &[org, new, change], counts, |_| GROUP_INDENT);
@@ -200,10 +215,12 @@ fn beside_tests(view: &View<'_>, cells: &[&CellRecord]) -> Table {
         ));
     }
     if !disturbed.is_empty() {
-        table.note(format!(
-            "The totals and this mean leave out rows of which most pairs were disturbed: {}.",
-            disturbed.len()
-        ));
+        let what = match gains.is_empty() {
+            false => "The totals and the mean leave out rows",
+            true => "There are no totals and no mean. Rows",
+        };
+        let rows = disturbed.len();
+        table.note(format!("{what} of which most pairs were disturbed: {rows}."));
     }
     no_percentile(cells).into_iter().for_each(|note| table.note(note));
     table
@@ -242,7 +259,13 @@ fn values(view: &View<'_>, cell: &CellRecord, metric: &str) -> [Option<f64>; 2] 
     if let Some(effect) = cell.metrics.get(metric) {
         return [Some(effect.a), Some(effect.b)];
     }
-    let experiment = view.experiment.as_ref().filter(|_| cell.status == Status::Unreachable);
+    let is_stripped = match cell.status {
+        Status::Unreachable => true,
+        // Most pairs may also be disturbed in such a cell, which its status does not tell then.
+        Status::Inconclusive => reached(cell) != [true; 2],
+        Status::Ok | Status::Unsupported => false,
+    };
+    let experiment = view.experiment.as_ref().filter(|_| is_stripped);
     let known = experiment.and_then(|known| known.metrics.iter().find(|one| one.name == metric));
     known.map_or([None; 2], |metric| figures(metric, &cell.pairs))
 }

@@ -36,15 +36,20 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-/// Returns the change of a line's sum and of its geometric mean, with their intervals; with a mark
-/// if they are made of bounds.
+/// Returns the change of a line's sum and of its geometric mean, with their intervals; after the
+/// mean, the reason if bounds leave both without one.
 pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     let told = |pct: f64, ends: Option<(f64, f64)>| {
         let ends = ends.map_or_else(String::new, |ends| format!(" {}", interval(ends)));
-        let bound = if line.censored > 0 { " (with bounds)" } else { "" };
-        format!("{} %{ends}{bound}", change(pct))
+        format!("{} %{ends}", change(pct))
     };
-    (told(line.sum_ratio_pct, line.sum_ci95_pct), told(line.geomean_pct, line.geomean_ci95_pct))
+    let why = match line.censored {
+        0 => String::new(),
+        1 => " (no intervals: in 1 cell a side counted nothing)".into(),
+        cells => format!(" (no intervals: in {} cells a side counted nothing)", n(cells)),
+    };
+    let mean = told(line.geomean_pct, line.geomean_ci95_pct);
+    (told(line.sum_ratio_pct, line.sum_ci95_pct), format!("{mean}{why}"))
 }
 
 /// Counts the cells by verdict, without verdicts that do not occur.

@@ -161,7 +161,8 @@ impl Running<'_> {
         let pairs = self.state.pairs(place.index);
         let accepted = self.accepted(pairs);
         let wanted = self.looks.last().map_or(0, |last| *last as usize);
-        if accepted >= wanted || pairs.len() >= self.request.attempts as usize * wanted {
+        let most = self.request.attempts as usize * wanted;
+        if accepted >= wanted || pairs.len() >= most {
             return true;
         }
         if self.request.quick && pairs.len() >= wanted && self.pace.passed() > QUICK_AGAIN {
@@ -180,9 +181,12 @@ impl Running<'_> {
         let narrow =
             |effect: &Effect| analysis::half_width_pct(effect) <= experiment.plan.half_width_pct;
         // A cell that ends while most of its pairs are disturbed is inconclusive: go on to the next
-        // look, as long as there are attempts.
-        let is_noisy = analysis::mostly_disturbed(self.clock(), pairs, self.request.attempts);
-        let enough = !is_noisy && analysis::set_ups(&ours) >= needed;
+        // look, unless it would be inconclusive even if all further pairs were admitted.
+        let is_noisy =
+            |more| analysis::stays_disturbed(self.clock(), pairs, self.request.attempts, more);
+        let more = (wanted - accepted).min(most - pairs.len());
+        let may_change = is_noisy(0) && !is_noisy(more);
+        let enough = !may_change && analysis::set_ups(&ours) >= needed;
         enough && effect.is_some_and(|effect| narrow(&effect))
     }
 

@@ -105,7 +105,8 @@ pub struct Triage {
     pub verdict: Verdict,
     /// The observations on which the result is based.
     pub seen: Vec<Seen>,
-    /// Number of the stored run's pairs that are in no observation, because they were not admitted.
+    /// Number of the stored run's pairs that are in no observation, because they were not admitted
+    /// or had their CPUs at another distance.
     pub left_out: usize,
 }
 

@@ -28,7 +28,8 @@ pub struct Case {
     seen: Vec<Seen>,
     /// Open questions of windows that could not be run.
     untold: Vec<String>,
-    /// Number of stored pairs that are in no sum, because they were not admitted.
+    /// Number of stored pairs that are in no sum, because they were not admitted or had their CPUs
+    /// at another distance.
     left_out: usize,
 }
 
@@ -247,9 +248,10 @@ fn without(side: &Settings, names: &[&str]) -> Settings {
     kept
 }
 
-/// Returns the pairs of a cell whose counts may be used.
+/// Returns the pairs of a cell whose counts may be used: those whose rates count, because packets
+/// are also lost when another program takes a CPU.
 fn counted(cell: &CellRecord) -> Vec<&PairRecord> {
-    admitted(Clock::Count, &cell.pairs)
+    admitted(Clock::Wall, &cell.pairs)
 }
 
 /// Adds up the windows of one side of a cell, of the admitted pairs.

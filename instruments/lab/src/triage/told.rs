@@ -106,7 +106,11 @@ impl fmt::Display for Triage {
             )?;
         }
         if self.left_out > 0 {
-            let left_out = format!("left out, as they were not admitted: {} pairs", self.left_out);
+            let left_out = match self.left_out {
+                1 => "1 pair that was not admitted or had its CPUs".to_owned(),
+                n => format!("{n} pairs that were not admitted or had their CPUs"),
+            };
+            let left_out = format!("left out: {left_out} at another distance");
             write!(f, "\n{}", wrapped(&left_out, "", "  "))?;
         }
         let mut table = Table::new("seen", "", &COLUMNS);

@@ -118,6 +118,27 @@ fn totals_of_post_002_leave_out_rows_of_which_most_pairs_were_disturbed() {
     ] {
         assert!(words.contains(wanted), "no {wanted:?} in\n{words}");
     }
+    let disturbed = run.cells[2].pairs.clone();
+    let words = text(&with(run, &disturbed)).split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "Overall: n/a n/a n/a%",
+        "There are no totals and no mean. Rows of which most pairs were disturbed: 3.",
+    ] {
+        assert!(words.contains(wanted), "no {wanted:?} in\n{words}");
+    }
+}
+
+/// Checks that a price of which no pair can be used is in the line, as the change could be 0 there.
+#[test]
+fn no_crossover_is_told_across_a_price_without_figures() {
+    for balanced in [true, false] {
+        let mut run = coalesce_bus();
+        let cell = &mut run.cells[0];
+        (cell.status, cell.ledger.b.balanced) = (Status::Inconclusive, balanced);
+        cell.metrics.clear();
+        let words = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("mode=fixed: n/a: at 0 us the load was not reached"), "{words}");
+    }
 }
 
 /// Checks that a cell without effects, because a side missed its load, still has the figures of the
@@ -136,10 +157,18 @@ fn load_of_post_001_that_one_side_missed_has_the_figures_of_the_other() {
     let row = "    100            -          3.5       -            17.0\n";
     assert!(told.contains(row), "no {row:?} in\n{told}");
     assert!(told.contains("the load that it names was not reached"), "{told}");
+    // Most pairs of the cell may be disturbed as well.
+    run.cells[1].status = Status::Inconclusive;
+    assert!(text(&run).contains(row), "no {row:?} in\n{}", text(&run));
+    run.cells[1].status = Status::Unreachable;
     // If it is unknown which side missed it, neither has figures.
     run.cells[1].metrics.clear();
     let none = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(none.contains("100 - - - -"), "{none}");
+    // Of a disturbed cell without effects, nothing is known.
+    run.cells[1].status = Status::Inconclusive;
+    let none = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(none.contains("100 n/a n/a n/a n/a"), "{none}");
 }
 
 /// CPU time of post 001's cells, in milliseconds of a second: of side A as given, and B half of it.

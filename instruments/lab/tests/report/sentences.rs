@@ -46,12 +46,13 @@ fn bound_is_of_the_side_that_counted_nothing_also_if_the_other_counted_one_event
 }
 
 #[test]
-fn sum_over_a_bound_is_marked() {
+fn sum_over_a_bound_has_the_reason_why_there_is_no_interval() {
     let mut run = pool();
     for line in &mut run.overall {
         (line.censored, line.sum_ci95_pct) = (1, None);
     }
-    let sum = "sum -40.4 % (with bounds), geometric mean -41.1 % (with bounds)";
+    let sum = "sum -40.4 %, geometric mean -41.1 % (no intervals: in 1 cell a side counted \
+               nothing)";
     assert!(words(&text(&run)).contains(sum), "{}", text(&run));
     assert!(html(&[run]).contains(sum));
 }

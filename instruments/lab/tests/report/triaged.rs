@@ -75,14 +75,19 @@ fn pairs_that_were_not_admitted_are_in_no_sum_and_are_counted() {
     assert_eq!((clean.left_out, clean.to_string().contains("left out")), (0, false));
     let mut disturbed = cell.pairs[0].clone();
     disturbed.b.figures.insert("driver_lost".into(), 400_000.0);
-    (disturbed.accepted, disturbed.cost_accepted) = (false, false);
-    cell.pairs.push(disturbed);
-    let told = triage(&run(vec![cell.clone()]), &[]);
-    assert_eq!((&told.seen, told.left_out), (&clean.seen, 1));
-    assert!(told.to_string().contains("left out, as they were not admitted: 1 pairs"), "{told}");
-    cell.pairs.iter_mut().for_each(|pair| pair.cost_accepted = false);
+    // Losses are rates: a pair whose costs alone count is in no sum either.
+    for (cost_accepted, left_out) in [
+        (false, "left out: 1 pair that was not admitted or had its CPUs at another distance"),
+        (true, "left out: 2 pairs that were not admitted or had their CPUs at another distance"),
+    ] {
+        cell.pairs.push(PairRecord { accepted: false, cost_accepted, ..disturbed.clone() });
+        let told = triage(&run(vec![cell.clone()]), &[]);
+        assert_eq!((&told.seen, told.left_out), (&clean.seen, cell.pairs.len() - 2));
+        assert!(told.to_string().contains(left_out), "{told}");
+    }
+    cell.pairs.iter_mut().for_each(|pair| pair.accepted = false);
     let none = triage(&run(vec![cell]), &[]);
-    assert_eq!((none.in_short().as_str(), none.left_out), ("cause: cannot be told", 3));
+    assert_eq!((none.in_short().as_str(), none.left_out), ("cause: cannot be told", 4));
 }
 
 #[test]

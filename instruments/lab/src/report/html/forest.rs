@@ -8,7 +8,8 @@ use linerate_show::svg::{Axis, Mark, Svg};
 use linerate_show::table::{Cell, Table};
 
 use super::{figure_of, more, rows};
-use crate::compare::{trends, unlike};
+use crate::compare::{trends_of, unlike};
+use crate::experiment::Experiment;
 use crate::record::{Effect, Run, Status, Verdict};
 use crate::report::remarks::reason;
 use crate::report::tables;
@@ -140,15 +141,22 @@ pub(super) fn section(told: &[Run]) -> String {
     runs.sort_by(|a, b| a.run.started.cmp(&b.run.started));
     let older = runs.len().saturating_sub(RUNS_MAX);
     runs.drain(..older);
-    let Some(&newest) = runs.last() else { return String::new() };
+    let experiments: Vec<Option<Experiment>> = runs.iter().copied().map(experiment_of).collect();
+    let known: Vec<(&Run, Option<&Experiment>)> =
+        runs.iter().copied().zip(experiments.iter().map(Option::as_ref)).collect();
+    let Some(&newest) = known.last() else { return String::new() };
     let chart = |(name, cell): (&str, &crate::record::CellRecord)| {
         let mut reasons: Vec<String> = Vec::new();
-        let lines: Vec<Line<'_>> = runs
+        let lines: Vec<Line<'_>> = known
             .iter()
-            .map(|run| {
+            .map(|&(run, experiment)| {
                 let same = run.cells.iter().find(|other| other.at == cell.at);
                 let effect = same.and_then(|cell| cell.metrics.get(&metric.name));
-                let why = unlike(newest, run, &cell.at, metric.clock);
+                let why = unlike(newest, (run, experiment), &cell.at, metric.clock);
+                let why = match std::ptr::eq(run, newest.0) {
+                    true => why.map(|_| "most pairs of the newest run were disturbed".to_owned()),
+                    false => why,
+                };
                 let mark = if why.is_some() { " *" } else { "" };
                 if let Some(why) = why.filter(|why| !reasons.contains(why)) {
                     reasons.push(why);
@@ -166,14 +174,14 @@ pub(super) fn section(told: &[Run]) -> String {
         view.named().filter(|(_, cell)| cell.metrics.contains_key(&metric.name)).collect();
     let cells = more(measured.len().saturating_sub(CELLS_MAX), ["cell", "cells"]);
     let charts: String = measured.into_iter().take(CELLS_MAX).map(chart).collect();
-    format!("<div class=\"charts\">{charts}</div>\n{cells}{}", values(told, &metric.name))
+    format!("<div class=\"charts\">{charts}</div>\n{cells}{}", values(&runs, &metric.name))
 }
 
 /// Returns a sentence on the mark of runs, with its reasons; empty if no run is marked.
 fn marks(reasons: &[String]) -> String {
     match reasons {
         [] => String::new(),
-        reasons => format!(" * Not comparable with the newest run: {}.", reasons.join(", or ")),
+        reasons => format!(" * Not comparable: {}.", reasons.join(", or ")),
     }
 }
 
@@ -186,10 +194,15 @@ fn left_out(older: usize) -> String {
     }
 }
 
-/// Returns the values of the changed side in each run; runs with another formula for the metric are
-/// left out, and so are older runs than those drawn.
-fn values(runs: &[Run], metric: &str) -> String {
-    let trends = match trends(runs) {
+/// Returns the experiment of a run; `None` if its file is not available.
+fn experiment_of(run: &Run) -> Option<Experiment> {
+    Experiment::parse(run.run.config_toml.as_deref()?, &run.run.id).ok()
+}
+
+/// Returns the values of the changed side in each of the drawn runs; runs with another formula for
+/// the metric are left out.
+fn values(runs: &[&Run], metric: &str) -> String {
+    let trends = match trends_of(runs) {
         Ok(trends) => trends,
         Err(error) => {
             return format!("<p class=\"unit\">Values are not shown: {}</p>\n", escape(&error.why));
@@ -199,8 +212,7 @@ fn values(runs: &[Run], metric: &str) -> String {
     let mut table =
         Table::new("trend", "The changed side in each run, with its 95 % interval", &columns);
     for trend in trends.iter().filter(|trend| trend.metric == metric).take(CELLS_MAX) {
-        let older = trend.points.len().saturating_sub(RUNS_MAX);
-        for point in trend.points.iter().skip(older) {
+        for point in &trend.points {
             let names =
                 [&trend.cell, &point.label, &point.started].map(|text| Cell::text(short(text)));
             let figures = [point.value, point.lo, point.hi].map(number::cell);
@@ -246,8 +258,34 @@ mod tests {
         assert!(!page.contains("build11"), "{page}");
         assert!(page.contains("build50 2026-01-50 *"), "{page}");
         assert!(!page.contains("build49 2026-01-49 *"), "{page}");
-        assert!(page.contains("* Not comparable with the newest run: other kernel."), "{page}");
+        assert!(page.contains("* Not comparable: another kernel."), "{page}");
         assert_eq!(left_out(1), " One older run is left out.");
+    }
+
+    #[test]
+    fn a_disturbed_newest_run_is_marked_with_a_reason_of_its_own() {
+        let mut runs = [run(10), run(11)];
+        runs[1].cells[0].pairs.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
+        let page = section(&runs);
+        assert!(page.contains("build11 2026-01-11 *"), "{page}");
+        let why = "* Not comparable: most pairs of the newest run were disturbed.";
+        assert!(page.contains(why), "{page}");
+    }
+
+    #[test]
+    fn table_of_a_trend_has_no_run_that_the_charts_leave_out() {
+        let toml = experiment().toml;
+        let known = Experiment::parse(&toml, "pool.toml").unwrap();
+        let mut runs: Vec<Run> = (10..52).map(run).collect();
+        for run in &mut runs {
+            run.run.config_toml = Some(toml.clone());
+            analyse(&known, run);
+        }
+        // This run has no point, so that there are not more points than runs drawn.
+        runs[30].cells[0].metrics.clear();
+        let page = section(&runs);
+        assert!(page.contains("m of B in each run"), "{page}");
+        assert!(page.contains("build51") && !page.contains("build11"), "{page}");
     }
 
     /// Returns a run of the version `buildN`, started on the `N`th day.

@@ -102,6 +102,15 @@ fn a_cell_does_not_end_at_a_look_while_most_of_its_pairs_are_rejected() {
 }
 
 #[test]
+fn a_cell_that_can_no_longer_become_quiet_ends_at_a_look() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::new());
+    world.admits = |number| (true, number > 0);
+    let request = Request { attempts: 1, ..request_in(scratch.path(), grid()) };
+    let cell = world.run(&request).unwrap().cells.remove(0);
+    assert_eq!((cell.pairs.len(), cell.status), (16, Status::Inconclusive));
+}
+
+#[test]
 fn more_attempts_give_a_noisy_machine_a_result() {
     let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
     world.admits = |number| (true, number % 4 == 0);

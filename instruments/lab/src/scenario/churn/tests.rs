@@ -108,13 +108,14 @@ fn each_cpu_counts_only_its_own_work() {
     assert_eq!(figures["allocs_w0"], figures["allocs"]);
     assert_eq!(figures["free_ticks_w1"], figures["free_ticks"]);
     assert!(!figures.contains_key("alloc_ticks_w1") && !figures.contains_key("free_ticks_w0"));
-    for name in ["timer_ticks", "init_ticks_cold", "warm_ticks"] {
+    // The others are differences of these, which noise may make negative.
+    for name in ["timer_ticks", "init_ticks_cold", "init_ticks_warm", "warm_ticks", "buffer_ticks"]
+    {
+        assert!(figures[name] > 0.0, "{name} {figures:?}");
+    }
+    for name in ["allocator_ticks", "miss_ticks"] {
         assert!(figures.contains_key(name), "{name} {figures:?}");
     }
-    // Initialisation, lists and misses are the whole of an allocation and a free.
-    let parts = ["init_ticks_warm", "allocator_ticks", "miss_ticks"].map(|name| figures[name]);
-    let (sum, all) = (parts.iter().sum::<f64>(), figures["skb_ticks_by_call"]);
-    assert!((sum - all).abs() <= 1e-6 * all.max(1.0), "{sum} of {all}: {figures:?}");
     side.finish().unwrap();
 }
 

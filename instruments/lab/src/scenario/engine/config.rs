@@ -123,7 +123,7 @@ knobs! {
     "init" init: Init = choice(INIT), "\"at_alloc\"", "When metadata is initialised.";
     "return" return_to: Return = choice(RETURN), "\"local\"", "Where a frame goes that another worker frees than the one that allocated it.";
     "pool_frames" pool_frames: Option<u32> = count_if_set(64, 4_194_304), "as many as the path can hold", "Frames of the pool.";
-    "frame_size" frame_size: u32 = power_of_two(256, 65_536), "2048", "Bytes of a frame.";
+    "frame_size" frame_size: u32 = power_of_two(512, 65_536), "2048", "Bytes of a frame.";
     "sample_every" sample_every: u32 = count(0, 1_048_576), "61", "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step with the visits to the depot.";
     "threads" threads: usize = count(1, 2) or 1 + usize::from(path.has_wire()), "1; of an adapter or a device 2", "2: the source has a thread of its own.";
     "out" out: Option<Out> = choice(OUT) or path.needs_out().then_some(Out::CutThrough), "of fabric and device \"cut-through\", else \"none\"", "Whether a second process sees packets where they lie, or in buffers that they are copied into (fabric, adapter, device).";
