@@ -1,5 +1,6 @@
-//! Takes packets out of tunnels (IP in IP) that end here, at the addresses given, until its input
-//! ends: `decap TUNNEL SERVERS 10.9.0.1 ...`. Other packets pass unchanged between the two ports.
+//! Takes packets out of tunnels (IPv4 in IPv4) that end here, at the addresses given, until its
+//! input ends: `decap TUNNEL SERVERS 10.9.0.1 ...`. Other packets, such as IPv6 in IPv4, pass
+//! unchanged between the two ports.
 //!
 //! It does not check who sent a packet: only balancers may be able to send to the port TUNNEL.
 

@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         port.rx(&mut batch);
         batch.retain(|skb| {
             let mut udp = skb.udp_mut()?; // other protocols are dropped and counted
-            // Not to a service; and an answer cannot come from a group's address.
+            // Two echoes would answer each other for ever.
+            // An answer must not come from a multicast address.
             let is_service = udp.src_port() == udp_port || udp.src_port() < 1024;
             if udp.dst_port() != udp_port || is_service || udp.ends().dst().is_multicast() {
                 return Err(DropReason::UNWANTED);

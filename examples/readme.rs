@@ -13,7 +13,8 @@ fn main() -> linerate::Result<()> {
         port.rx(&mut batch); // refills and reaps by itself
         batch.retain(|skb| {
             let mut udp = skb.udp_mut()?; // Err(reason) drops, counts
-            // Two echoes would answer each other for ever, and a group's address sends no answers.
+            // Two echoes would answer each other for ever.
+            // An answer must not come from a multicast address.
             let is_asked = udp.src_port() != 7777 && !udp.ends().dst().is_multicast();
             is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
         });

@@ -23,8 +23,8 @@ const REQUEST_BYTES: usize = 4096;
 const LINE: &[u8] = b"smoltcp over linerate\n";
 /// Interval of checks for the end of the input.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time after which a client is given up that has sent no request since it connected, or for this
-/// long nothing at all, not even an acknowledgement.
+/// Time after which a connection is aborted whose client has sent no complete request line, or
+/// later sends nothing, not even an acknowledgement, for this long.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// Error for a port with several queues: the stack would miss the packets of all but one.
 const ONE_QUEUE: &str = "the port has several queues, and a stack serves one: \

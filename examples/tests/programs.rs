@@ -290,7 +290,7 @@ fn tunnels_start_and_end_at_their_own_port_and_address_only() {
     let folder = Folder::new();
     let packets = [[10, 9, 0, 1], [10, 9, 0, 2]].map(in_tunnel);
     let capture = packets.iter().fold(Pcap::new(), |pcap, packet| pcap.record(1, packet));
-    let read = format!("pcap:{}", folder.file("in.pcap", &capture.0));
+    let read = format!("pcap:{},read", folder.file("in.pcap", &capture.0));
     let written = folder.path("out.pcapng");
     let write = format!("pcap:{written},write");
     let (read, write, end) = (read.as_str(), write.as_str(), "10.9.0.1");

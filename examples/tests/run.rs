@@ -238,8 +238,8 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
 }
 
-/// Checks that datagrams from the ports of services get no answer: another echo, for one, would
-/// answer it, and so on for ever.
+/// Checks that datagrams from the ports of services get no answer: another echo would answer the
+/// answer, and so on for ever.
 #[test]
 fn echoes_do_not_answer_services() {
     let text = "packet:eth0,udp=7777";

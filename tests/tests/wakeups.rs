@@ -59,6 +59,8 @@ struct Sender {
     template: Vec<u8>,
     sent: u64,
     bursts: u64,
+    /// Frames that the last allocation returned.
+    allocated: usize,
     random: u64,
     until: Instant,
     /// Latest time of a step: a sender that gets no frames any more never finishes.
@@ -74,6 +76,7 @@ impl Sender {
             template: frame(0, 60),
             sent: 0,
             bursts: 0,
+            allocated: 0,
             random: 0x2545_f491_4f6c_dd1d,
             until: Instant::now() + TIME,
             deadline: Instant::now() + TIME + 3 * LOST,
@@ -114,7 +117,7 @@ impl Sender {
     fn fill(&mut self, queue: &mut Queue) {
         let last = self.bursts == BURSTS || Instant::now() >= self.until;
         let packets = if last { 1 } else { 1 + self.random() % BURST_MAX };
-        let n = queue.alloc(&mut self.batch, packets as usize);
+        self.allocated = queue.alloc(&mut self.batch, packets as usize);
         for skb in self.batch.iter_mut() {
             let number = if last { LAST } else { self.sent };
             let numbers = [number, self.sent].map(u64::to_be_bytes).concat();
@@ -123,7 +126,7 @@ impl Sender {
             self.sent += 1;
         }
         self.bursts += 1;
-        self.finished = last && n == 1;
+        self.finished = last && self.allocated == 1;
     }
 }
 
@@ -134,7 +137,9 @@ impl Side for Sender {
                 assert!(self.bursts > BURSTS_MIN, "{} bursts in {TIME:?}", self.bursts);
                 return Next::Done;
             }
-            assert!(Instant::now() < self.deadline, "no frames to finish with");
+            let (now, n) = (Instant::now(), self.allocated);
+            let late = now.saturating_duration_since(self.until);
+            assert!(now < self.deadline, "unfinished {late:?} after the end; the last alloc: {n}");
             self.pause();
             self.hold_back();
             self.fill(queue);

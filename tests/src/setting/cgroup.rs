@@ -27,6 +27,8 @@ impl Cgroup {
         let name = format!("{prefix}{}-{number}", std::process::id());
         let group = Cgroup(parent.join(name));
         let failed = |e: std::io::Error| format!("no cgroup of {controller}: {e}");
+        // Numbers are used once: a cgroup of this name is of an earlier process with our id.
+        let _ = fs::remove_dir(&group.0);
         fs::create_dir(&group.0).map_err(failed)?;
         for (first, second, value) in settings {
             let file = if is_first { first } else { second };
@@ -79,5 +81,21 @@ impl Drop for Cgroup {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::or_skip;
+
+    #[test]
+    fn leftover_of_an_earlier_process_with_our_id_is_replaced() {
+        let group = or_skip!(Cgroup::new("memory", &[]));
+        let name = group.folder().to_string_lossy().into_owned();
+        let (prefix, number) = name.rsplit_once('-').unwrap();
+        let next = number.parse::<u32>().unwrap() + 1;
+        fs::create_dir(format!("{prefix}-{next}")).unwrap();
+        Cgroup::new("memory", &[]).unwrap();
     }
 }

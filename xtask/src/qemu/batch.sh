@@ -25,23 +25,24 @@ applied() {
     echo "guest: set ${1:-machine} ${2%%=*} $is"
 }
 
-# Sets the queues of a card to $1 descriptors; `queues_are` compares.
+# Sets the queues of $1's card to $2 descriptors; `queues_are` compares, and says why the card refused.
 queues() {
-    length=$1
-    shift
-    why=$("$@" rx "$length" tx "$length" 2>&1) || echo "guest: n/a queues of $length, $device|$why"
+    of=$1 length=$2
+    shift 2
+    "$@" rx "$length" tx "$length" >"why-$of" 2>&1
 }
 
 # Says how long the queues of $1's card are, which should be $2. Another length is a wrong result.
 queues_are() {
     of=$1 length=$2
     shift 2
+    why=$(tr '\n' ' ' <"why-$of")
     for way in RX TX; do
         is=$("$@" | sed -n "/Current/,\$s/^$way:[[:space:]]*//p")
         case $is in
             "$length") ;;
-            '') echo "guest: n/a $way queue of the $of|its length is not shown" ;;
-            *) echo "guest: wrong $way queue of the $of|$is descriptors, and not $length" ;;
+            '') echo "guest: n/a $way queue of the $of|its length is not shown${why:+: $why}" ;;
+            *) echo "guest: wrong $way queue of the $of|$is descriptors, and not $length${why:+: $why}" ;;
         esac
         echo "guest: set queue of the $of $way $is"
     done
@@ -94,8 +95,8 @@ host east 10.7.0.2 '' 0
 nic_of 1
 out=$nic
 # The post's client has 512, its server 4096.
-queues 512 ethtool -G "$out"
-queues 4096 ip netns exec east ethtool -G eth0
+queues engine 512 ethtool -G "$out"
+queues receiver 4096 ip netns exec east ethtool -G eth0
 ip link set "$out" up
 queues_are engine 512 ethtool -g "$out"
 queues_are receiver 4096 ip netns exec east ethtool -g eth0

@@ -128,11 +128,12 @@ fn unrun(tree: &Tree, number: &str, evidence: &str) -> Option<String> {
     (!is_reported).then_some(why)
 }
 
-/// Returns true if `page` has the words of a command, outside of its blocks of code, which say how
-/// to run it and report nothing.
+/// Returns true if `page` has the words of a command, outside of its blocks of code (fenced, or
+/// indented by four spaces), which say how to run it and report nothing.
 fn reports(tree: &Tree, page: &str, command: [&str; 3]) -> bool {
     let prose = tree.text(page).unwrap_or_default().split("\n```").step_by(2);
-    let words: Vec<&str> = prose.flat_map(str::split_whitespace).collect();
+    let lines = prose.flat_map(str::lines).filter(|line| !line.starts_with("    "));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.windows(3).any(|words| {
         let last = words[2].trim_end_matches(|c: char| !c.is_alphanumeric());
         [words[0], words[1], last] == command
@@ -196,6 +197,9 @@ mod tests {
     fn found(spec: &str) -> Vec<String> {
         let ring =
             "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    fn idle() {}\n}\n";
+        let fenced = "```sh\ncargo xtask qemu batch\n```\n";
+        let indented = "    cargo xtask qemu zerocopy\n";
+        let qemu = format!("`cargo xtask\nqemu shape`: 12 ms\n{fenced}{indented}");
         let tree = Tree::of(&[
             (SPEC, spec),
             ("crates/ring/Cargo.toml", "[package]\nname = \"linerate-ring\"\n"),
@@ -209,7 +213,8 @@ mod tests {
             ("xtask/src/qemu/table.sh", ""),
             ("xtask/src/qemu/shape.sh", ""),
             ("xtask/src/qemu/batch.sh", ""),
-            (QEMU, "`cargo xtask\nqemu shape`: 12 ms\n```sh\ncargo xtask qemu batch\n```\n"),
+            ("xtask/src/qemu/zerocopy.sh", ""),
+            (QEMU, qemu.as_str()),
             ("results/amd/kept.json.gz", ""),
             ("instruments/lab/experiments/told.toml", ""),
             ("instruments/lab/experiments/tol.toml", ""),
@@ -271,6 +276,10 @@ mod tests {
         assert_eq!(with("`guest: shape`, `guest: veth`"), [""; 0]);
         let unrun = with("`guest: batch`, `guest: shape`");
         let said = "`guest: batch` has no run: report `cargo xtask qemu batch` in docs/qemu.md, or";
+        assert!(unrun.len() == 1 && unrun[0].contains(said), "{unrun:?}");
+        // An indented block is code, too.
+        let unrun = with("`guest: zerocopy`");
+        let said = "`guest: zerocopy` has no run: report ";
         assert!(unrun.len() == 1 && unrun[0].contains(said), "{unrun:?}");
     }
 }
