@@ -51,7 +51,8 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv4Mut<'_>, Malformed> {
     if eth.ether_type != EtherType::IPV4 {
         return Err(Malformed::NotIpv4);
     }
-    let Parts { header, payload, behind, .. } = split(eth.payload, head.behind)?;
+    let Parts { header, options, payload, behind } = split(eth.payload, head.behind)?;
+    let is_routed = !options.is_empty() && source_routed(options) == Ok(true);
     // A change of address also changes the transport checksum, so that checksum must be in this
     // slice.
     let check_at = header.check_at();
@@ -60,7 +61,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv4Mut<'_>, Malformed> {
     }
     let check = check_at
         .map_or(Check::Whole, |at| Check::of(head.partial, partial::offset_in(frame, payload), at));
-    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, check })
+    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, check, is_routed })
 }
 
 /// An IPv4 packet, read only.
@@ -110,15 +111,16 @@ pub struct Ipv4Mut<'a> {
     payload: &'a mut [u8],
     behind: usize,
     check: Check,
+    /// True if the packet is under way by a source route: its transport checksum covers the last
+    /// address of the route, not the header's.
+    is_routed: bool,
 }
 
 impl Ipv4Mut<'_> {
     /// Sets the sender's address, and keeps the IP, UDP and TCP checksums right.
     ///
     /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
-    ///         transport header to change; other protocols' checksums are left alone. If a packet
-    ///         is still under way by source route, its transport checksum becomes wrong: it covers
-    ///         another destination than the header names.
+    ///         transport header to change; other protocols' checksums are left alone.
     /// Cost:   constant, whatever the payload.
     /// Source: RFC 1624 equation 3; RFC 3022 section 4.1.
     pub fn set_src(&mut self, addr: Ipv4Addr) {
@@ -126,10 +128,13 @@ impl Ipv4Mut<'_> {
         self.readdress(old, addr.to_bits());
     }
 
-    /// Sets the receiver's address; otherwise as [`Ipv4Mut::set_src`].
+    /// Sets the receiver's address; otherwise as [`Ipv4Mut::set_src`]. If a packet is still under
+    /// way by source route, its transport checksum stays: it covers the last address of the route.
     pub fn set_dst(&mut self, addr: Ipv4Addr) {
         let old = self.header.set_dst(addr);
-        self.readdress(old, addr.to_bits());
+        if !self.is_routed {
+            self.readdress(old, addr.to_bits());
+        }
     }
 
     /// Sets the differentiated services code point to the low six bits of `dscp`; ECN stays.

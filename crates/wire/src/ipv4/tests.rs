@@ -87,3 +87,20 @@ fn a_source_route_under_way_has_no_udp_view() {
     assert!(ipv4(&frame).unwrap().checksum_ok());
     assert_eq!(udp(&frame).unwrap_err(), Malformed::SourceRoute);
 }
+
+#[test]
+fn a_new_next_hop_of_a_source_route_under_way_leaves_the_transport_checksum() {
+    for (pointer, is_under_way) in [(4, true), (8, false)] {
+        let mut frame = udp4_frame(A, B, b"x");
+        frame.splice(34..34, [131, 7, pointer, 10, 0, 0, 9, 0]);
+        frame[14] = 0x47;
+        frame[17] += 8;
+        fix_ipv4(&mut frame);
+        let check = frame[48..50].to_vec();
+        ipv4_mut(&mut frame).unwrap().set_dst([10, 0, 0, 3].into());
+        assert_eq!(frame[48..50] == check, is_under_way);
+        ipv4_mut(&mut frame).unwrap().set_src([10, 0, 0, 7].into());
+        assert_ne!(frame[48..50], check);
+        assert!(ipv4(&frame).unwrap().checksum_ok());
+    }
+}
