@@ -87,9 +87,9 @@ impl IpHeader {
                 let fragment = u16_at(ip, 6)? & 0x3fff != 0;
                 let protocol = *ip.get(9)?;
                 let whole = bytes >= 20 && !fragment;
-                let to = match ip.get(20..bytes) {
-                    Some(options) if bytes > 20 => final_destination(options).unwrap_or(16),
-                    _ => 16,
+                let to = match bytes > 20 {
+                    true => ip.get(20..bytes).and_then(final_destination).unwrap_or(16),
+                    false => 16,
                 };
                 let header = IpHeader { at, end: at + bytes, v6: false, protocol, to: at + to };
                 whole.then_some(header)
@@ -215,6 +215,12 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
         at += VLAN_BYTES;
     }
     Some(at + 2)
+}
+
+/// Returns true if the type of the network header is IPv4 or IPv6.
+pub(crate) fn is_ip(data: &[u8]) -> bool {
+    let kind = network(data).and_then(|at| u16_at(data, at - 2));
+    matches!(kind, Some(TYPE_IPV4 | TYPE_IPV6))
 }
 
 /// Returns the header after the first IP header.

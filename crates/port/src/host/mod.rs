@@ -9,6 +9,7 @@ pub(crate) mod headers;
 mod link;
 pub(crate) mod offload;
 pub(crate) mod partial;
+mod place;
 mod queue;
 mod reserve;
 pub(crate) mod segment;

@@ -11,14 +11,14 @@ use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
 use super::headers::{SCTP_CHECK, UDP_CHECK};
-use super::{crc32c, headers};
+use super::{crc32c, headers, place};
 
 /// Bytes of a chain that are summed in one step. The number is even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
 /// Offset of the transport header after Ethernet and IPv4; the next constant is the offset after
 /// Ethernet and IPv6.
-const IPV4_TRANSPORT: u16 = 34;
-const IPV6_TRANSPORT: u16 = 54;
+pub(super) const IPV4_TRANSPORT: u16 = 34;
+pub(super) const IPV6_TRANSPORT: u16 = 54;
 /// Offset of a VLAN tag, which follows the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
@@ -35,9 +35,9 @@ pub(crate) fn header(offload: Offload) -> VnetHdr {
     }
 }
 
-/// Converts the kernel's header of a received packet of `len` bytes; returns `None` if the header
-/// contradicts the packet.
-pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
+/// Converts the kernel's header of a received packet of `len` bytes that begins with `data`; returns
+/// `None` if the header contradicts the packet, or leaves a checksum where none can be.
+pub(crate) fn received(header: &VnetHdr, data: &[u8], len: usize) -> Option<Offload> {
     let offload = Offload {
         flags: header.flags,
         gso_type: header.gso_type,
@@ -47,7 +47,7 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
         csum_offset: header.csum_offset,
     };
     let field_end = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
-    let fits = !offload.needs_checksum() || field_end <= len;
+    let fits = !offload.needs_checksum() || (field_end <= len && place::is_possible(data, offload));
     let cuts = !offload.is_gso() || (header.gso_size > 0 && usize::from(header.hdr_len) <= len);
     (fits && cuts).then_some(offload)
 }
@@ -204,21 +204,23 @@ mod tests {
 
     #[test]
     fn a_header_passes_through_but_for_what_only_receivers_say() {
-        let gso = Offload { flags: 3, gso_type: 0x81, hdr_len: 54, gso_size: 1448, ..PARTIAL };
-        let header = header(gso);
+        let gso = Offload { flags: 3, gso_type: 0x81, ..testing::SUPERFRAME };
+        let (header, frame) = (header(gso), testing::ipv4(headers::TCP, 2000));
         assert_eq!(header.flags, 1);
-        assert_eq!(received(&header, 64), Some(Offload { flags: 1, ..gso }));
+        assert_eq!(received(&header, &frame, 2054), Some(Offload { flags: 1, ..gso }));
     }
 
     #[test]
     fn a_header_that_contradicts_its_packet_is_refused() {
-        let partial = header(PARTIAL);
-        assert!(received(&partial, 22).is_some());
-        assert_eq!(received(&partial, 21), None);
+        let (partial, frame) = (header(testing::PARTIAL), testing::ipv4(headers::UDP, 100));
+        assert!(received(&partial, &frame, 42).is_some());
+        assert_eq!(received(&partial, &frame, 41), None);
+        let in_address = VnetHdr { csum_start: 30, csum_offset: 0, ..partial };
+        assert_eq!(received(&in_address, &frame, 142), None);
         let gso = VnetHdr { gso_type: 1, hdr_len: 54, gso_size: 0, ..VnetHdr::NONE };
-        assert_eq!(received(&gso, 2000), None);
-        assert!(received(&VnetHdr { gso_size: 1, ..gso }, 2000).is_some());
-        assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, 53), None);
+        assert_eq!(received(&gso, &frame, 2000), None);
+        assert!(received(&VnetHdr { gso_size: 1, ..gso }, &frame, 2000).is_some());
+        assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, &frame, 53), None);
     }
 
     #[test]

@@ -14,9 +14,13 @@ use super::headers::{
     self, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK, u16_at,
 };
 
-/// A superframe kind that virtio does not define, so that every port and the kernel refuse the packet.
+/// A superframe kind that virtio does not define, so that the packet is dropped before every device and peer. A port
+/// that takes all superframes as they are, for a file or for this process, passes it on.
 const GSO_UNKNOWN: u8 = 0x7f;
-/// Offset of the flags in TCP's header, and the flag CWR.
+/// Offset of the header's length in TCP's header, and the flag AE in the same byte.
+const TCP_LENGTH: usize = 12;
+const AE: u8 = 0x01;
+/// Offset of the other flags in TCP's header, and the flag CWR.
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
 
@@ -28,7 +32,8 @@ struct Unfinished {
 }
 
 /// Marks a packet whose checksum is still to be computed, also one in an IP tunnel; a TCP packet
-/// longer than the interface's MTU is marked as a superframe to be cut, a UDP packet as one that every port drops.
+/// longer than the interface's MTU is marked as a superframe to be cut, a UDP or SCTP packet as one that is dropped
+/// before it leaves to a device or a peer.
 ///
 /// Cost: its headers are read.
 pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
@@ -48,21 +53,24 @@ pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload>
     let longest = headers::network(data)? + mtu_bytes;
     Some(match ip.protocol {
         TCP if len > longest => superframe(partial, data, ip, longest),
-        // Only its sender knows where the datagrams of this superframe end: sent as one, they would be another message.
-        UDP if len > longest => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
+        // Only the sender knows where the packets of this superframe end: sent as one, they would be another message.
+        UDP | SCTP if len > longest => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
         _ => partial,
     })
 }
 
 /// Returns the offload header that cuts a superframe into packets that the interface accepts.
 fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Offload {
-    let header = data.get(ip.end + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    let [length, flags] =
+        [TCP_LENGTH, TCP_FLAGS].map(|at| data.get(ip.end + at).copied().unwrap_or(0));
+    let header = usize::from(length >> 4) * 4;
     let piece = longest.saturating_sub(ip.end + header);
-    // By RFC 3168 only the first segment has the flag. Accurate ECN wants it in each, and cannot be told apart here.
-    let cwr = data.get(ip.end + TCP_FLAGS).is_some_and(|flags| flags & CWR != 0);
+    // By RFC 3168 only the first segment has CWR. In Accurate ECN, AE, CWR and ECE are a counter, which each segment
+    // has; without AE the two cannot be told apart.
+    let is_first_only = flags & CWR != 0 && length & AE == 0;
     let kind = if ip.v6 { Offload::GSO_TCPV6 } else { Offload::GSO_TCPV4 };
     Offload {
-        gso_type: kind | if cwr { GSO_ECN } else { 0 },
+        gso_type: kind | if is_first_only { GSO_ECN } else { 0 },
         hdr_len: (ip.end + header) as u16,
         gso_size: piece.min(usize::from(u16::MAX)) as u16,
         ..partial
@@ -163,16 +171,21 @@ mod tests {
     }
 
     #[test]
-    fn udp_that_is_longer_than_the_interface_takes_is_dropped_by_every_port() {
+    fn udp_and_sctp_that_are_longer_than_the_interface_takes_are_never_cut() {
         let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
         let mut mem = pool.local();
         for (payload, is_dropped) in [(1472, false), (1473, true), (3000, true)] {
-            let mut skb = mem.alloc_copy(&frame(UDP, payload)).unwrap();
-            mark(&mut skb, 1500);
-            let left = skb.offload();
-            assert_eq!((left.is_gso(), left.needs_checksum()), (is_dropped, !is_dropped));
-            let refused = Cutter::of(&skb).map(drop);
-            assert!(!is_dropped || refused == Err(DropReason::UNSUPPORTED), "{payload}");
+            for protocol in [UDP, SCTP] {
+                let mut frame = frame(protocol, payload);
+                // The place of SCTP's CRC, and payload of UDP.
+                frame[42..46].fill(0);
+                let mut skb = mem.alloc_copy(&frame).unwrap();
+                mark(&mut skb, 1500);
+                let left = skb.offload();
+                assert_eq!((left.is_gso(), left.needs_checksum()), (is_dropped, !is_dropped));
+                let refused = Cutter::of(&skb).map(drop);
+                assert!(!is_dropped || refused == Err(DropReason::UNSUPPORTED), "{payload}");
+            }
         }
     }
 
@@ -191,6 +204,10 @@ mod tests {
         let mut reduced = frame(TCP, 3000);
         reduced[47] |= CWR;
         assert_eq!(marked(&reduced).gso_type, Offload::GSO_TCPV4 | GSO_ECN);
+        // A counter of Accurate ECN is the same in all segments.
+        reduced[46] |= AE;
+        let counted = marked(&reduced);
+        assert_eq!((counted.gso_type, counted.hdr_len), (Offload::GSO_TCPV4, 54));
         assert!(marked(&frame(UDP, 1460)).needs_checksum());
     }
 

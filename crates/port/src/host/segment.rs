@@ -12,7 +12,7 @@
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
-use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_UFO};
 use linerate_wire::{IPV6_BYTES, checksum};
 
 use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
@@ -26,6 +26,12 @@ const SEGMENTS_MAX: usize = 2048;
 /// Returns true for a superframe of UDP.
 pub(crate) fn is_udp(offload: Offload) -> bool {
     offload.gso_type & !GSO_ECN == GSO_UDP_L4
+}
+
+/// Returns true for a superframe of a kind that virtio does not define, which no device cuts.
+pub(crate) fn is_unknown(offload: Offload) -> bool {
+    let kind = offload.gso_type & !GSO_ECN;
+    !matches!(kind, GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4 | GSO_UFO)
 }
 
 /// A superframe, with the state of its segmentation.

@@ -233,7 +233,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
         Some(header) => {
             // An inserted tag moves the headers behind it, so add its length to the offload's offsets.
             let moved = bytes.len() - frame.data.len();
-            let left = offload::received(header, frame.data.len());
+            let left = offload::received(header, frame.data, frame.data.len());
             left.and_then(|left| left.pushed(moved)).ok_or(DropReason::MALFORMED)
         }
         None if frame.status & STATUS_CSUM_NOT_READY != 0 => unfinished(bytes, limits),
@@ -291,8 +291,10 @@ fn packet_type(pkttype: u8) -> PacketType {
 #[cfg(test)]
 mod tests {
     use linerate_skb::Pool;
+    use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 
     use super::*;
+    use crate::host::testing::ipv4;
 
     #[test]
     fn a_packet_that_only_a_jumbo_frame_holds_is_received() {
@@ -313,5 +315,30 @@ mod tests {
         assert_eq!([9000, 17000].map(&mut received), [Some(9000), None]);
         drop(mem);
         assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
+    }
+
+    #[test]
+    fn a_packet_whose_checksum_is_left_in_an_address_is_dropped_as_malformed() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let (mut mem, mut scratch, data) = (pool.local(), Vec::new(), ipv4(17, 100));
+        // The tag was removed, and moves the checksum when it is inserted.
+        let tag = Vlan { tpid: 0x8100, tci: 5 };
+        let mut starts = |csum_start, csum_offset, vlan| {
+            let header = VnetHdr { flags: F_NEEDS_CSUM, csum_start, csum_offset, ..VnetHdr::NONE };
+            let (data, len, vnet) = (&data[..], data.len() as u32, Some(header));
+            let (pkttype, status, sec, nsec) = (PKTTYPE_OTHERHOST, 0, 0, 0);
+            let frame = RxFrame { data, len, vnet, vlan, status, pkttype, sec, nsec };
+            let limits = Limits { longest: 65535, mtu_bytes: 1500 };
+            match take(&mut mem, &frame, &mut scratch, limits) {
+                RxOutcome::Received(skb) => Some(skb.offload().csum_start),
+                _ => None,
+            }
+        };
+        assert_eq!(starts(34, 6, None), Some(34));
+        assert_eq!(starts(34, 6, Some(tag)), Some(38));
+        assert_eq!(starts(30, 0, None), None);
+        assert_eq!(starts(30, 0, Some(tag)), None);
+        drop(mem);
+        assert_eq!(pool.ledger().dropped(DropReason::MALFORMED), 2);
     }
 }

@@ -4,13 +4,13 @@ use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Offload, PacketType, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::tun::Tap;
 use linerate_sys::vnet::{VNET_HDR_BYTES, VnetHdr};
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
-use crate::host::{Link, PACKET_BYTES_MAX, Retry, offload};
+use crate::host::{Link, PACKET_BYTES_MAX, Retry, headers, offload};
 
 /// The receive state: the overflow buffer for bytes that exceed the first frame, and the result of
 /// the last read.
@@ -133,7 +133,6 @@ impl Rx {
         header: &VnetHdr,
         len: usize,
     ) -> Result<(), DropReason> {
-        let left: Offload = offload::received(header, len).ok_or(DropReason::MALFORMED)?;
         if len > PACKET_BYTES_MAX.min(mem.pool().packet_max_bytes()) {
             return Err(DropReason::TOO_LONG);
         }
@@ -151,7 +150,8 @@ impl Rx {
                 }
             }
         }
-        skb.set_offload(left);
+        let left = headers::of(skb, |data| offload::received(header, data, len));
+        skb.set_offload(left.ok_or(DropReason::MALFORMED)?);
         skb.set_packet_type(packet_type(skb.data()));
         Ok(())
     }
@@ -170,5 +170,36 @@ fn packet_type(data: &[u8]) -> PacketType {
         Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,
         Some([first, ..]) if first & 1 == 1 => PacketType::Multicast,
         _ => PacketType::Host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::Pool;
+    use linerate_sys::vnet::F_NEEDS_CSUM;
+
+    use super::*;
+    use crate::host::testing::{bytes, chains, ipv6};
+
+    #[test]
+    fn a_checksum_behind_headers_of_several_frames_is_accepted_and_one_in_them_is_malformed() {
+        let pool = Pool::builder().frames(32).frame_size(256).headroom(192).build().unwrap();
+        let (mut mem, mut rx) = (pool.local(), Rx::new());
+        for (first, chain) in chains(17) {
+            let frame = ipv6(first, &chain, 17, 64);
+            let start = 54 + chain.len() as u16;
+            for (csum_start, wanted) in [(start, Ok(())), (start - 8, Err(DropReason::MALFORMED))] {
+                let flags = F_NEEDS_CSUM;
+                let header = VnetHdr { flags, csum_start, csum_offset: 6, ..VnetHdr::NONE };
+                let mut skb = mem.alloc_one().unwrap();
+                let direct = skb.spare_mut().len();
+                assert!(direct < frame.len());
+                skb.spare_mut().copy_from_slice(&frame[..direct]);
+                rx.overflow[..frame.len() - direct].copy_from_slice(&frame[direct..]);
+                let done = rx.complete(&mut mem, &mut skb, &header, frame.len());
+                assert_eq!(done, wanted, "{first}");
+                assert!(bytes(&skb) == frame, "{first}");
+            }
+        }
     }
 }

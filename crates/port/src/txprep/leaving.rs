@@ -338,7 +338,10 @@ fn packets_in_a_tunnel_leave_with_right_bytes_or_not_at_all() {
         assert_eq!(whole, sent(Left::Checksum), "{kind:?}");
         let payload = payload_of_right(&whole[0]);
         assert_eq!(payload[8..], frame(&kind), "the packet inside");
+        let dropped = || pool.ledger().dropped(DropReason::UNSUPPORTED);
+        let before = dropped();
         let segments = sent(Left::Cut);
+        assert_eq!(dropped() - before, u64::from(segments.is_empty()), "{kind:?}");
         let inside = segments.iter().flat_map(|one| payload_of_right(&payload_of_right(one)[8..]));
         let stream: Vec<u8> = inside.collect();
         assert!(segments.is_empty() || stream == payload_of_right(&payload[8..]), "{kind:?}");

@@ -226,11 +226,17 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
         TxOffload::All => false,
         TxOffload::None => true,
         TxOffload::Untunnelled | TxOffload::UntunnelledTcp => {
-            // The kernel refuses superframes of UDP whose checksum is complete, as rx-gro-list makes them.
-            let has_udp_gso = by == TxOffload::Untunnelled && left.needs_checksum();
-            offload::is_tunnelled(skb, left) || (segment::is_udp(left) && !has_udp_gso)
+            offload::is_tunnelled(skb, left) || left.is_gso() && refuses_kind(by, left)
         }
     }
+}
+
+/// Returns true if a device that cuts superframes as `by` says refuses those of this kind.
+#[cold]
+fn refuses_kind(by: TxOffload, left: Offload) -> bool {
+    // The kernel refuses superframes of UDP whose checksum is complete, as rx-gro-list makes them.
+    let has_udp_gso = by == TxOffload::Untunnelled && left.needs_checksum();
+    segment::is_unknown(left) || (segment::is_udp(left) && !has_udp_gso)
 }
 
 impl Default for Stage {

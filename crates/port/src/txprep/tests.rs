@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver_queue::DriverQueue;
-use crate::host::RETRY;
 use crate::host::testing::{self, PARTIAL, assert_settled, bytes, ipip, ipv4};
+use crate::host::{RETRY, partial};
 use crate::queue::Want;
 
 const SUPERFRAME: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
@@ -261,6 +261,24 @@ fn a_superframe_of_udp_whose_checksum_is_complete_is_cut_for_the_kernel() {
     TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
     let lens: Vec<usize> = device.sent.iter().map(Vec::len).collect();
     assert_eq!(lens, [1042, 1042]);
+}
+
+#[test]
+fn a_datagram_longer_than_its_interface_takes_is_dropped_before_every_device() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut mem, mut dropped) = (pool.local(), 0);
+    for gso in [TxOffload::None, TxOffload::UntunnelledTcp, TxOffload::Untunnelled] {
+        let mut skb = mem.alloc_copy(&ipv4(17, 3000)).unwrap();
+        partial::mark(&mut skb, 1500);
+        let mut batch = Batch::with_capacity(1);
+        batch.push(skb).unwrap();
+        let caps = Caps { checksum: TxOffload::Untunnelled, gso, ..Caps::default() };
+        let mut device = Device::with(caps);
+        TxPrep::new(&caps).xmit(&mut device, &mut mem, &mut batch);
+        dropped += 1;
+        assert!(device.sent.is_empty() && batch.is_empty(), "{gso:?}");
+        assert_eq!(pool.ledger().dropped(DropReason::UNSUPPORTED), dropped, "{gso:?}");
+    }
 }
 
 #[test]

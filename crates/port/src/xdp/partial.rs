@@ -24,6 +24,19 @@ pub(super) enum Checksums {
     Partial { mtu_bytes: usize },
 }
 
+impl Checksums {
+    /// Reads the MTU of `interface` again, if superframes are recognised by it.
+    ///
+    /// Cost: two syscalls if some checksums are unfinished, which take no lock of the kernel's network settings.
+    pub fn look(&mut self, interface: &Interface) {
+        if let Checksums::Partial { mtu_bytes } = self
+            && let Ok(mtu) = interface.mtu_bytes()
+        {
+            *mtu_bytes = mtu as usize;
+        }
+    }
+}
+
 /// Makes the other end of `interface` complete its packets, if there is one in this namespace;
 /// returns the state of packets after that, and a note.
 pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
@@ -145,8 +158,15 @@ impl Drop for OffloadOff {
 
 #[cfg(test)]
 mod tests {
+    use linerate_skb::{Batch, Pool};
+    use linerate_sys::netns::Netns;
+
+    use super::super::queue::tests::open;
     use super::*;
-    use crate::host::testing::{in_netns, ip, queue};
+    use crate::QueueOps;
+    use crate::host::testing::{
+        eventually, in_netns, in_netns_with_xdp, ip, queue, veth, wait_running,
+    };
 
     #[test]
     fn unfinished_checksums_are_expected_from_virtual_senders() {
@@ -160,6 +180,28 @@ mod tests {
             for name in ["t0", "lo"] {
                 assert!(matches!(other(name), OtherEnd::Elsewhere(_)), "{name}");
             }
+        });
+    }
+
+    #[test]
+    fn a_change_of_the_mtu_is_followed_while_the_port_is_open() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            let there = Netns::new().unwrap();
+            ip(&format!("link set v1 netns {}", there.path()));
+            there.ip("link set v1 up").unwrap();
+            wait_running("v0");
+            let pool = Pool::builder().frames(1024).build().unwrap();
+            let (mut xdp, mut mem) = (open("v0,ring=64", &pool), pool.local());
+            assert_eq!(xdp.device.checksums, Checksums::Partial { mtu_bytes: 1500 });
+            ip("link set v0 mtu 1400");
+            let mut batch = Batch::with_capacity(64);
+            // Among the receives are 1,024 without a packet, after which the interface is checked.
+            eventually(|| {
+                xdp.rx(&mut mem, &mut batch, 64);
+                batch.clear();
+                xdp.device.checksums == Checksums::Partial { mtu_bytes: 1400 }
+            });
         });
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Device {
     /// True once the device is closed for good.
     is_closed: bool,
     copy_mode: CopyMode,
-    checksums: Checksums,
+    pub checksums: Checksums,
     rx: Rx,
     tx: Tx,
     /// Cache of frames for the rings, used when a call brings no hot list.
@@ -432,15 +432,16 @@ impl HostDevice for Device {
         }
     }
 
-    /// Checks the state of the interface, and that the socket is still bound to it, once in
+    /// Checks the state of the interface, its MTU, and that the socket is still bound to it, once in
     /// [`INTERFACE_INTERVAL`].
     ///
-    /// Cost: a clock read; three syscalls if it is time.
+    /// Cost: a clock read; three syscalls if it is time, and two more for the MTU.
     fn look(&mut self, host: &mut Host) {
         let now = Instant::now();
         if self.check_at.is_none_or(|at| at <= now) {
             self.check_at = next_check();
             host.link.look();
+            self.checksums.look(host.link.interface());
             if host.link.is_up() && self.take_unbound() {
                 self.is_unbound = true;
             }
