@@ -92,7 +92,8 @@ pub trait QueueOps: AsFd + Send {
 
     /// Closes the device as dropping the queue does, so that [`counters`](QueueOps::counters) then
     /// counts the packets that are lost by it, as far as the driver can count them. Afterwards the
-    /// caller calls only `counters` and `caps`, and drops the queue.
+    /// caller calls only `counters`, `caps` and `health`, and drops the queue. A worker that never ran
+    /// drops its queues without this call.
     ///
     /// Shape:  packets that the device has not sent -> dropped, and counted as
     ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`); packets that it has received

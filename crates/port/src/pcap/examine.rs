@@ -2,14 +2,15 @@
 //! possible to create.
 
 use std::fs::{self, Metadata};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use linerate_skb::{Code, Error, Result};
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
 use rustix::io::Errno;
 
 use super::config::Mode;
-use super::write;
+use super::target;
 use crate::doctor::{Findings, trial};
 use crate::spec::Spec;
 
@@ -24,6 +25,11 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
             let what = format!("cannot use {}", spec.arg);
             let e = Error::new(Code::File, what, "it is a directory");
             found.miss(&e.fix("name a file in it"));
+        }
+        Ok(there) if mode == Mode::Write && there.file_type().is_block_device() => {
+            if let Err(e) = target::check_kind(FileType::BlockDevice, &spec.arg) {
+                found.miss(&e);
+            }
         }
         // Do not open a pipe: opening could wait for its writer, and reading would take its bytes.
         Ok(there) if !there.is_file() => {
@@ -50,7 +56,7 @@ fn examine_write(path: &Path, name: &str, there: Option<Metadata>, found: &mut F
     let tested = match len {
         None => may_create(path, name),
         Some(0) => may_write(),
-        Some(_) => write::check_content(path, name).and_then(|()| may_write()),
+        Some(_) => target::check_content(path, name).and_then(|()| may_write()),
     };
     match (tested, len) {
         (Err(e), _) => found.miss(&e),
@@ -84,7 +90,7 @@ fn may(path: &Path, wanted: Access, name: &str) -> Result<bool> {
         Err(Errno::NOSYS) => Ok(false),
         Err(e) => {
             let why = format!("{}: {}", path.display(), std::io::Error::from(e));
-            Err(write::refused(name, &why))
+            Err(target::refused(name, &why))
         }
     }
 }

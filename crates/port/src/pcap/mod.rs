@@ -7,6 +7,7 @@
 //! replay.rs   when each record leaves
 //! source.rs   the file that is read: a regular one, or a stream that does not block
 //! locked.rs   a regular file's lock against other ports
+//! target.rs   the file that is written, and the files that are refused
 //! write.rs    skbs -> file: pcapng, whole packets only
 //! format/     the bytes of both formats
 //! ```
@@ -26,6 +27,7 @@ mod locked;
 mod read;
 mod replay;
 mod source;
+mod target;
 #[cfg(test)]
 mod tests;
 mod write;

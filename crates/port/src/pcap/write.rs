@@ -6,24 +6,20 @@
 //! and the standard output are not cut.
 //!
 //! A file that has a capture keeps it until the port is used or a run ends: an engine whose other
-//! port cannot be opened leaves the file as it is.
+//! port cannot be opened, or that never runs, leaves the file as it is.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
+use linerate_skb::{Batch, DropReason, Error, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
-use rustix::fs::{FileType, FlockOperation, Stat, fstat};
 
 use super::config::{Config, Place};
-use super::format::{LinkType, PACKET_LEN_MAX, Writer, is_capture};
+use super::format::{LinkType, PACKET_LEN_MAX, Writer};
 use super::locked::Locked;
+use super::target::{check_text, lock, locked, opened, refused};
 use crate::caps::{Caps, Copies};
-use crate::host::retry_for;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 
 /// Name of the interface in the capture.
@@ -32,9 +28,6 @@ pub(super) const INTERFACE: &str = "linerate";
 /// Most link types of one capture, each of which is an interface in it. Packets of further types are dropped, so
 /// that finding the interface of a packet stays cheap whatever a captured file says.
 const LINKS_MAX: usize = 32;
-
-/// Longest wait for the reader of a FIFO.
-const READER_WAIT: Duration = Duration::from_millis(500);
 
 /// Truncates a file to a length; does nothing with a file that cannot be truncated.
 type Cut<W> = fn(&W, u64) -> io::Result<()>;
@@ -52,11 +45,15 @@ pub(super) fn open(config: &Config) -> Result<(WriteQueue<Locked>, u64)> {
             }
             let owned = io::stdout().as_fd().try_clone_to_owned();
             let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
-            Ok((WriteQueue::new(Locked::new(file.into()), name, any, |_, _| Ok(()))?, 0))
+            let mut file = Locked::new(file.into());
+            if file.metadata().is_ok_and(|there| there.is_file()) {
+                lock(&mut file, &name)?;
+            }
+            Ok((WriteQueue::new(file, name, any, |_, _| Ok(()))?, 0))
         }
         Place::File(path) => {
             let mut file = Locked::new(opened(path, &name)?);
-            check_stdout(&file, &name)?;
+            check_text(&file, &name)?;
             match locked(&mut file, path, &name)? {
                 None => Ok((WriteQueue::new(file, name, any, |_, _| Ok(()))?, 0)),
                 Some(0) => Ok((WriteQueue::new(file, name, any, cut)?, 0)),
@@ -64,76 +61,6 @@ pub(super) fn open(config: &Config) -> Result<(WriteQueue<Locked>, u64)> {
             }
         }
     }
-}
-
-/// Opens a file for writing, and creates it if there is none.
-fn opened(path: &Path, name: &str) -> Result<File> {
-    // Without O_NONBLOCK, opening a FIFO would wait for its reader. Writes wait for room all the
-    // same. Do not truncate here, but later, when it is known that no other port uses the file.
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
-    let has_no_reader = |e: &io::Error| {
-        let is_fifo = || path.metadata().is_ok_and(|there| there.file_type().is_fifo());
-        e.raw_os_error() == Some(libc::ENXIO) && is_fifo()
-    };
-    // A shell starts the reader at the same time.
-    retry_for(READER_WAIT, has_no_reader, || options.open(path)).map_err(|e| {
-        if has_no_reader(&e) {
-            let fix = format!("start the reader first, for example: tcpdump -nn -r {name}");
-            return refused(name, "no process reads the pipe").fix(fix);
-        }
-        refused(name, &format!("open: {e}"))
-    })
-}
-
-/// Returns the error of a file that cannot be written.
-pub(super) fn refused(name: &str, why: &str) -> Error {
-    Error::new(Code::File, format!("cannot write {name}"), why)
-        .fix("name a file in an existing, writable folder with free space: df -h")
-}
-
-/// Refuses a file whose content is not empty and no capture, because writing would destroy it.
-pub(super) fn check_content(path: &Path, name: &str) -> Result<()> {
-    let mut magic = [0; 4];
-    let why = match File::open(path).map(|mut file| file.read_exact(&mut magic)) {
-        Ok(Ok(())) if is_capture(magic) => return Ok(()),
-        Ok(_) => "it exists, and its content, which would be lost, is no capture".to_owned(),
-        Err(e) => format!("it exists, and its content, which would be lost, cannot be read: {e}"),
-    };
-    let error = Error::new(Code::File, format!("cannot write {name}"), why);
-    Err(error.fix("write to another file, or delete this one first"))
-}
-
-/// Refuses the file that is also the standard output: text of the program would be between the
-/// packets. A device without content, such as /dev/null, is accepted.
-fn check_stdout(file: &File, name: &str) -> Result<()> {
-    let (Ok(written), Ok(stdout)) = (fstat(file), fstat(io::stdout())) else { return Ok(()) };
-    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
-    let is_device = FileType::from_raw_mode(written.st_mode) == FileType::CharacterDevice;
-    if id(&written) != id(&stdout) || (is_device && !file.is_terminal()) {
-        return Ok(());
-    }
-    let error = refused(name, "it is the standard output, which text of the program may use");
-    Err(error.fix("write to pcap:-, so that linerate prints its text on the standard error"))
-}
-
-/// Locks a regular file; returns its length, or `None` if the file is of another kind.
-fn locked(file: &mut Locked, path: &Path, name: &str) -> Result<Option<u64>> {
-    let failed = |e: io::Error| refused(name, &e.to_string());
-    let there = file.metadata().map_err(failed)?;
-    if !there.is_file() {
-        return Ok(None);
-    }
-    if there.len() > 0 {
-        check_content(path, name)?;
-    }
-    // A port that reads the file has a lock, too, because two names can refer to one file.
-    if !file.lock(FlockOperation::NonBlockingLockExclusive) {
-        let what = format!("cannot write {name}");
-        let error = Error::new(Code::Busy, what, "another port is reading or writing it");
-        return Err(error.fix("write to another file"));
-    }
-    Ok(Some(there.len()))
 }
 
 /// Cuts a file to `len` bytes.
@@ -336,7 +263,8 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
     }
 
     fn close(&mut self, _: Instant) {
-        // A run without packets replaces the file's content, too.
+        // A run without packets replaces the file's content, too. A worker that
+        // never ran drops the port without this call.
         self.begins();
     }
 

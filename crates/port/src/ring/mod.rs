@@ -14,6 +14,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap, waiter};
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Tally};
@@ -181,7 +182,7 @@ impl Inbox {
 struct End {
     side: usize,
     tx: Producer<Heap<u32>>,
-    /// `None` only while the end is being dropped.
+    /// `None` once the end is closed.
     inbox: Option<Inbox>,
     /// This end's sleep flag; the next field is that of the other end.
     waiter: Waiter,
@@ -207,6 +208,15 @@ impl End {
 
     fn waiting(&mut self) -> u32 {
         self.inbox.as_mut().map_or(0, Inbox::waiting)
+    }
+
+    /// Tells the peer that this end takes nothing more; does nothing if the end is closed already.
+    fn leave(&mut self) {
+        self.waiting();
+        let Some(inbox) = self.inbox.take() else { return };
+        self.link.parked.lock().unwrap_or_else(PoisonError::into_inner).push(inbox);
+        self.link.gone[self.side].store(true, Ordering::Release);
+        self.link.bells[1 - self.side].signal();
     }
 }
 
@@ -264,6 +274,10 @@ impl QueueOps for End {
         !here
     }
 
+    fn close(&mut self, _: Instant) {
+        self.leave();
+    }
+
     fn health(&self) -> Health {
         if self.finished { Health::Finished } else { Health::Up }
     }
@@ -281,11 +295,7 @@ impl AsFd for End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.waiting();
-        let inbox = self.inbox.take();
-        self.link.parked.lock().unwrap_or_else(PoisonError::into_inner).extend(inbox);
-        self.link.gone[self.side].store(true, Ordering::Release);
-        self.link.bells[1 - self.side].signal();
+        self.leave();
     }
 }
 
@@ -405,6 +415,22 @@ mod tests {
             assert_eq!(queue.rx(&mut mem, &mut got, 4).packets, packets);
             assert_eq!(queue.health(), health);
         }
+    }
+
+    #[test]
+    fn end_that_is_closed_has_gone_before_it_is_dropped() {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let (mut near, mut far) = super::pair("r", 4, &pool).unwrap();
+        let (mut mem, mut sent) = (pool.local(), Batch::with_capacity(3));
+        assert_eq!(mem.alloc(&mut sent, 3), 3);
+        far.queues[0].close(Instant::now());
+        assert_eq!(near.queues[0].xmit(&mut mem, &mut sent).packets, 0);
+        assert!(sent.is_empty() && !near.queues[0].arm(Want::Frames));
+        assert_eq!(near.queues[0].health(), Health::Finished);
+        drop((near, far));
+        let ledger = pool.ledger();
+        assert_eq!(ledger.dropped(DropReason::PEER_GONE), 3);
+        assert!(ledger.is_drained(), "{ledger}");
     }
 
     #[test]

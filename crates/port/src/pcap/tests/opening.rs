@@ -7,11 +7,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code};
+use rustix::fs::{FileType, FlockOperation, flock};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::super::config::{Config, Mode};
 use super::super::examine::examine;
-use super::super::write;
+use super::super::{target, write};
 use super::{classic, kinds, pool};
 use crate::Port;
 use crate::doctor::{Findings, Level, worst};
@@ -88,6 +89,29 @@ fn only_a_capture_or_an_empty_file_is_overwritten() {
             assert!(e.fix.contains("another file"), "{e}");
         }
     }
+}
+
+#[test]
+fn block_device_is_refused() {
+    let e = target::check_kind(FileType::BlockDevice, "/dev/sda").unwrap_err();
+    assert!(e.code == Code::File && e.why.contains("block device"), "{e}");
+    for kind in [FileType::RegularFile, FileType::CharacterDevice, FileType::Fifo] {
+        assert!(target::check_kind(kind, "a").is_ok(), "{kind:?}");
+    }
+}
+
+/// Tests that a file is locked before its content is read: another port may still write it.
+#[test]
+fn file_that_another_port_writes_is_busy_whatever_it_has_so_far() {
+    let scratch = Scratch::new();
+    let path = scratch.file("a.pcap", b"\x0a\x0d");
+    let other = fs::File::open(&path).unwrap();
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let e = Port::open_with(&format!("pcap:{path},write"), &pool(4)).unwrap_err();
+    assert_eq!(e.code, Code::Busy, "{e}");
+    flock(&other, FlockOperation::Unlock).unwrap();
+    let e = Port::open_with(&format!("pcap:{path},write"), &pool(4)).unwrap_err();
+    assert!(e.code == Code::File && e.why.contains("no capture"), "{e}");
 }
 
 #[test]
