@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const KEEP: f64 = 0.875;
 
 /// Number of packets that arrived in a span of time.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Window {
     pub packets: u32,
     pub passed: Duration,
@@ -38,9 +38,10 @@ impl Arrivals {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Returns the arrivals since the current window began; `None` if its begin is unknown.
+    /// Returns the arrivals since the current window began; `None` if its begin is unknown, or after `now`, because the
+    /// clock went back.
     pub fn so_far(&self, now: Instant) -> Option<Window> {
-        let passed = now.saturating_duration_since(self.since?);
+        let passed = now.checked_duration_since(self.since?)?;
         Some(Window { packets: self.packets, passed })
     }
 
@@ -92,9 +93,12 @@ mod tests {
             arrivals.close(now);
         }
         assert!((0.019..0.02).contains(&arrivals.rate()), "{arrivals:?}");
-        // If the clock goes back, the window ends with a length of zero.
+        // If the clock goes back, the window does not count, and another one begins.
+        let (rate, earlier) = (arrivals.rate(), now - Duration::from_secs(3600));
         arrivals.add(1);
-        arrivals.close(now - Duration::from_secs(1));
-        assert!(arrivals.rate().is_finite());
+        arrivals.close(earlier);
+        assert_eq!(arrivals.rate(), rate);
+        let window = arrivals.so_far(earlier + Duration::from_micros(1)).unwrap();
+        assert_eq!(window, Window { packets: 0, passed: Duration::from_micros(1) });
     }
 }

@@ -1,4 +1,5 @@
-//! The packets that a device gathers by itself, and the decision whether a hold gathers more.
+//! The device of a held queue: the length of its ring, which ends a hold, and the packets that it gathers by itself,
+//! beside which a short hold gains nothing.
 //!
 //! ```text
 //!  device   ─────────block├────────block├────────block├      it signals a block that is full, or after a time
@@ -8,20 +9,41 @@
 
 use std::time::Duration;
 
-use super::moderator::bound;
+use super::moderator::{SLEEP_MIN, from_nanos};
 use crate::caps::Gathers;
 
-/// The gathering of one queue's device.
+/// Assumed length of a ring whose length is unknown: 256, as in many devices.
+pub(super) const RING_LEN: u32 = 256;
+/// The longest busy wait: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
+const SPIN_MAX: Duration = Duration::from_micros(25);
+
+/// The ring and the gathering of one queue's device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gathering {
     device: Gathers,
+    ring_len: u32,
     /// Smoothed length of a packet, in bytes.
     packet_bytes: f64,
 }
 
 impl Gathering {
     pub fn new(device: Gathers) -> Gathering {
-        Gathering { device, packet_bytes: 0.0 }
+        Gathering { device, ring_len: RING_LEN, packet_bytes: 0.0 }
+    }
+
+    /// Sets the length of the ring, in packets.
+    pub fn set_ring_len(&mut self, packets: u32) {
+        self.ring_len = packets;
+    }
+
+    /// Returns the length of the ring, in packets.
+    pub fn ring_len(&self) -> u32 {
+        self.ring_len
+    }
+
+    /// Sets what the device gathers, and forgets the length of packets.
+    pub fn set_device(&mut self, device: Gathers) {
+        (self.device, self.packet_bytes) = (device, 0.0);
     }
 
     /// Notes packets of `bytes` in all, which the device signalled.
@@ -33,10 +55,30 @@ impl Gathering {
         }
     }
 
-    /// Returns true if a hold in a ring of `ring_len` packets gathers more than the device does, at a
-    /// rate of packets a nanosecond.
-    pub fn pays(&self, hold: Duration, rate: f64, ring_len: u32) -> bool {
-        self.device.time.is_zero() || bound(hold, rate, ring_len).0 > self.interval(rate)
+    /// Returns true if a hold gathers more than the device does, at a rate of packets a nanosecond.
+    pub fn pays(&self, hold: Duration, rate: f64) -> bool {
+        self.device.time.is_zero() || self.bound(hold, rate).0 > self.interval(rate)
+    }
+
+    /// Shortens a hold so that at most half of the ring is full at its end, but not below [`SLEEP_MIN`] if less than
+    /// three quarters arrive in that time; returns true if the rest is too short for a sleep, so that the CPU must wait
+    /// busily.
+    ///
+    /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
+    /// the sender finds room.
+    pub fn bound(&self, hold: Duration, rate: f64) -> (Duration, bool) {
+        if rate <= 0.0 {
+            return (hold, false);
+        }
+        let half = from_nanos(f64::from(self.ring_len / 2) / rate);
+        if hold <= half {
+            return (hold, false);
+        }
+        let sleep_min = SLEEP_MIN.as_nanos() as f64;
+        if rate * sleep_min < f64::from(self.ring_len / 4 * 3) {
+            return (hold.min(half.max(SLEEP_MIN)), false);
+        }
+        (half, half <= SPIN_MAX)
     }
 
     /// Returns the time from one signal of the device to the next, at a rate of packets a nanosecond.
@@ -70,7 +112,8 @@ mod tests {
         {
             assert_eq!(device.interval(rate), interval, "{rate}");
         }
-        assert!(!device.pays(ms(8), 1e-9, 4096) && device.pays(ms(8), 1e-5, 4096));
-        assert!(Gathering::new(Gathers::NOTHING).pays(Duration::ZERO, 1.0, 64));
+        device.set_ring_len(4096);
+        assert!(!device.pays(ms(8), 1e-9) && device.pays(ms(8), 1e-5));
+        assert!(Gathering::new(Gathers::NOTHING).pays(Duration::ZERO, 1.0));
     }
 }

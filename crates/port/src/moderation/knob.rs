@@ -10,7 +10,8 @@ pub const LATENCY: Knob = Knob {
     max: 10_000,
     default: 250,
     or: "",
-    effect: "Delay that `adaptive` may add to 99 of 100 packets under load; it adds none after an idle time",
+    effect: "Delay that `adaptive` may add to 99 of 100 packets under load; it adds none after an idle time, \
+             and with less than 40 it may never hold",
     live: true,
 };
 

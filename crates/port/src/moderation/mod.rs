@@ -26,6 +26,7 @@ pub mod knob;
 mod mode;
 mod moderated;
 mod moderator;
+mod slowdown;
 
 pub use cost::{Cost, CostMeter};
 pub use device::{DeviceHold, HOLD_FORMS, HoldControl};

@@ -3,10 +3,28 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::adaptive::Why;
+use super::adaptive::HOLD_MIN;
 use super::cost::Cost;
 use super::mode::{Goal, Moderation};
 use super::moderator::{Moderator, WAKING};
+
+/// The reason why packets are held or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Why {
+    /// Packets are too rare to be held.
+    #[default]
+    Thin,
+    /// A trial gathered no packets, because a peer waits for each answer.
+    Waited,
+    /// Only holds that are too short to gain anything do not slow packets down.
+    Limited,
+    /// The goal allows only holds that are too short for a sleep.
+    Short,
+    /// The device gathers as many packets by itself.
+    Device,
+    /// Packets are held.
+    Held,
+}
 
 /// The holds of a queue so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,6 +161,11 @@ impl fmt::Display for Moderated {
                 }
             }
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
+            (None, Why::Limited, _) => f.write_str("not held: short holds slowed packets down")?,
+            (None, Why::Short, _) => {
+                let us = HOLD_MIN.as_micros();
+                write!(f, "not held: {} leaves less than {us} us", self.mode)?;
+            }
             (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
                 write!(f, "never held by {}", self.mode)?;
             }

@@ -2,21 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::adaptive::{Adaptive, HOLD_MIN, Why};
+use super::adaptive::{Adaptive, HOLD_MIN};
 use super::arrivals::Arrivals;
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
-use super::gathering::Gathering;
+use super::gathering::{Gathering, RING_LEN};
 use super::mode::{Goal, Moderation};
-use super::moderated::{Holds, Moderated};
+use super::moderated::{Holds, Moderated, Why};
 use crate::caps::Gathers;
 
-/// Assumed length of a ring whose length is unknown: 256, as in many devices.
-const RING_LEN: u32 = 256;
 /// Shortest ring for which the CPU waits busily: a peer that makes a shorter ring must not cost CPU time.
 const RING_LEN_MIN: u32 = 64;
-/// The longest busy wait: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
-const SPIN_MAX: Duration = Duration::from_micros(25);
 /// The shortest sleep that is worth its wake-up (docs/adr/0011), unless the ring or the goal requires a shorter
 /// one.
 pub const SLEEP_MIN: Duration = Duration::from_micros(50);
@@ -83,8 +79,7 @@ pub struct Moderator {
     /// True if packets wait in a device's ring until they are received, and others determine when
     /// they arrive.
     gathers: bool,
-    ring_len: u32,
-    gathering: Gathering,
+    device: Gathering,
     /// True if the last hold was left out because the device gathers as many packets by itself.
     is_left_to_device: bool,
     turn: Turn,
@@ -92,8 +87,8 @@ pub struct Moderator {
     adaptive: Adaptive,
     dim: Dim,
     cost: Cost,
-    /// The end of the last hold; the next field is the smoothed lateness of such ends.
-    due: Option<Instant>,
+    /// The end of the last hold that is a sleep, and its length; the next field is the smoothed lateness of such ends.
+    due: Option<(Instant, Duration)>,
     late: Duration,
     slack: Duration,
     /// The time for which the last decision would hold packets in a ring without end; `None` if it was no hold.
@@ -121,8 +116,7 @@ impl Moderator {
         Moderator {
             mode: mode.clamped(),
             gathers,
-            ring_len: RING_LEN,
-            gathering: Gathering::new(Gathers::NOTHING),
+            device: Gathering::new(Gathers::NOTHING),
             is_left_to_device: false,
             turn: Turn::default(),
             arrivals: Arrivals::default(),
@@ -171,18 +165,23 @@ impl Moderator {
     /// Sets the length of the device's ring, if it is known; below 64 it counts as 64. A hold ends before half of
     /// the ring is full, or after 50 µs if less than three quarters arrive in that time.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
-        self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
+        self.device.set_ring_len(packets.unwrap_or(RING_LEN).max(RING_LEN_MIN));
     }
 
     /// Sets which packets the device gathers by itself before it signals them. Holds that gather no more are left out: they
     /// would often find nothing, and cost a wake-up more.
     pub fn set_gathers(&mut self, device: Gathers) {
-        self.gathering = Gathering::new(device);
+        self.device.set_device(device);
     }
 
-    /// Forgets a hold that was not slept, so that its end is not compared with a timer's.
+    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and it is no round of the
+    /// adaptive mode.
     pub fn forget_hold(&mut self) {
-        self.due = None;
+        if let Some((_, hold)) = self.due.take() {
+            self.holds.time_ns -= hold.as_nanos() as u64;
+            self.holds.count -= 1;
+            self.adaptive.forget_hold();
+        }
     }
 
     /// Sets the timer slack of the thread, if it is not Linux's default of 50 µs.
@@ -296,15 +295,14 @@ impl Moderator {
             return self.hold_blocked(now);
         }
         let packets = turn.packets;
-        self.gathering.add(packets, turn.bytes);
+        self.device.add(packets, turn.bytes);
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
                 let (cost, late, slack) = (self.cost, self.late, self.late.min(self.slack));
                 let target = |rate: f64| target(goal, rate, cost, slack);
-                let (gathering, ring_len) = (self.gathering, self.ring_len);
-                let pays = |hold: Duration, rate: f64| gathering.pays(hold, rate, ring_len);
                 let spares = matches!(goal, Goal::Latency { .. });
-                return self.adaptive.round(now, (late, spares), &mut self.arrivals, target, pays);
+                let (arrivals, device) = (&mut self.arrivals, &self.device);
+                return self.adaptive.round(now, (late, spares), arrivals, target, device);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
@@ -322,7 +320,7 @@ impl Moderator {
         if packets == 0 || hold < HOLD_MIN {
             return None;
         }
-        self.is_left_to_device = !self.gathering.pays(hold, rate, self.ring_len);
+        self.is_left_to_device = !self.device.pays(hold, rate);
         (!self.is_left_to_device).then_some(hold)
     }
 
@@ -340,14 +338,14 @@ impl Moderator {
         Some(hold)
     }
 
-    /// Begins a hold, no longer than [`bound`] allows for the ring.
+    /// Begins a hold, no longer than [`Gathering::bound`] allows for the ring.
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         self.held = Some(hold);
-        let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
+        let (hold, spin) = self.device.bound(hold, self.arrivals.rate());
         self.holds.time_ns += hold.as_nanos() as u64;
         self.holds.count += 1;
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
-        self.due = (!spin).then_some(until);
+        self.due = (!spin).then_some((until, hold));
         Rest::Hold { until, spin }
     }
 
@@ -357,7 +355,7 @@ impl Moderator {
     /// Call it directly after the sleep: otherwise the next decision counts all time until then as
     /// lateness.
     pub fn hold_ended(&mut self, now: Instant) -> bool {
-        let late = self.due.take().and_then(|due| now.checked_duration_since(due));
+        let late = self.due.take().and_then(|(due, _)| now.checked_duration_since(due));
         if let Some(late) = late {
             self.late = (7 * self.late + late.min(2 * self.late + LATE_MIN)) / 8;
         }
@@ -374,7 +372,7 @@ impl Moderator {
         };
         let wanted = wanted.filter(|_| self.gathers);
         let rate = self.arrivals.rate();
-        let hold = wanted.map(|wanted| bound(wanted, rate, self.ring_len).0);
+        let hold = wanted.map(|wanted| self.device.bound(wanted, rate).0);
         // A queue that is never idle has no irq, so nothing is learned; a decision does not follow each of its polls.
         let never_slept = self.irqs == 0 && (self.packets > 0 || self.turn.packets > 0);
         let packets_per_irq = if never_slept { f64::INFINITY } else { self.packets_per_irq };
@@ -388,8 +386,8 @@ impl Moderator {
             unmet: false,
             wanted,
             rate,
-            ring_len: self.ring_len,
-            device_hold: self.gathering.time(),
+            ring_len: self.device.ring_len(),
+            device_hold: self.device.time(),
             late: self.late,
             share: self.recent.share(),
             share_of_all: self.whole.share(),
@@ -422,28 +420,8 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     }
 }
 
-/// Shortens a hold so that at most half of the ring is full at its end, but not below [`SLEEP_MIN`] if less than three
-/// quarters arrive in that time; returns true if the rest is too short for a sleep, so that the CPU must wait busily.
-///
-/// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
-/// the sender finds room.
-pub(super) fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
-    if rate <= 0.0 {
-        return (hold, false);
-    }
-    let half = from_nanos(f64::from(ring_len / 2) / rate);
-    if hold <= half {
-        return (hold, false);
-    }
-    let sleep_min = SLEEP_MIN.as_nanos() as f64;
-    if rate * sleep_min < f64::from(ring_len / 4 * 3) {
-        return (hold.min(half.max(SLEEP_MIN)), false);
-    }
-    (half, half <= SPIN_MAX)
-}
-
 /// Returns a duration of `ns` nanoseconds, at most [`HOLD_MAX`].
-fn from_nanos(ns: f64) -> Duration {
+pub(super) fn from_nanos(ns: f64) -> Duration {
     Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
 }
 

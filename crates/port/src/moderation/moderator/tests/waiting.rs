@@ -15,16 +15,33 @@ fn serve(mode: &str, peers: u32, trip: Duration) -> Seen {
 
 #[test]
 fn many_peers_that_wait_keep_most_of_their_rate() {
-    for (peers, trip) in [(8, 300), (16, 300), (16, 600), (32, 1000)] {
+    for (peers, trip) in [(8, 300), (16, 300), (16, 600), (32, 600), (32, 1000), (64, 1000)] {
         let free = serve("napi", peers, us(trip));
         let held = serve("adaptive", peers, us(trip));
         let fixed = serve("fixed:usecs=200,frames=64", peers, us(trip));
         let [share, of_fixed] =
             [&held, &fixed].map(|seen| seen.packets as f64 / free.packets as f64);
-        println!("{peers} peers, {trip} us: {share:.2}, fixed {of_fixed:.2}: {}", held.line);
+        let most = held.holds.iter().map(|(_, hold)| *hold).max();
+        println!(
+            "{peers} peers, {trip} us: {share:.2}, fixed {of_fixed:.2}: {} {most:?}",
+            held.line
+        );
         // A difference of less than a ninth, or that may be chance, is accepted.
-        assert!(share > 0.83, "{peers} peers, {trip} us: {share:.2}: {}", held.line);
+        assert!(share > 0.87, "{peers} peers, {trip} us: {share:.2}: {}", held.line);
     }
+}
+
+#[test]
+fn peers_that_pause_are_not_slowed_down_for_good() {
+    // For 50 ms of every 100 the peers send; holds of 250 us slow them down by a third.
+    let served = |mode: &str| {
+        let mut m = Moderator::new(mode.parse().unwrap(), true);
+        m.set_ring_len(Some(1024));
+        let load = Load::Pausing((0..16).map(|peer| us(100 + 20 * peer)).collect(), us(300));
+        simulate(&mut m, load, SECONDS, us(5)).packets as f64
+    };
+    let share = served("adaptive") / served("napi");
+    assert!(share > 0.85, "{share:.2}");
 }
 
 #[test]
@@ -39,8 +56,10 @@ fn a_stream_after_peers_that_wait_is_held_for_the_whole_goal_again() {
     let mut m = Moderator::new(Moderation::default(), true);
     m.set_ring_len(Some(1024));
     let due = (0..16).map(|peer| us(100 + 20 * peer)).collect();
-    simulate(&mut m, Load::Peers(due, us(300)), SECOND, us(5));
+    let start = Instant::now();
+    let peers = simulate_from(start, &mut m, Load::Peers(due, us(300)), SECOND);
+    assert!(!peers.line.contains("holding 2"), "{}", peers.line);
     let wait = 8 * SECOND;
-    let seen = simulate(&mut m, every(us(20), wait), wait, us(5));
+    let seen = simulate_from(start + SECOND, &mut m, every(us(20), wait), wait);
     assert!(seen.line.contains("holding 2"), "{}", seen.line);
 }
