@@ -14,7 +14,7 @@ use linerate_port::{Code, Error, Moderation, Result};
 
 use crate::mailbox::ORDERS_MAX;
 use crate::tx_batch::TxBatch;
-use crate::worker_slot::WorkerSlot;
+use crate::worker_slot::{Refusal, WorkerSlot};
 
 /// Interval at which a waiting thread checks for the answer if the worker does not wake it.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
@@ -111,7 +111,8 @@ impl Control {
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not obeyed
-    /// 16 orders before this one. If another worker has executed the order meanwhile, the answer is `E-BUSY` instead.
+    /// 16 orders before this one, or has ended. If another worker has executed the order meanwhile, the answer is
+    /// `E-BUSY` instead.
     pub fn set_moderation(
         &self,
         port: &str,
@@ -207,6 +208,10 @@ impl Control {
             let why = format!("it has no queue {queue}");
             return Err(Error::new(Code::Topology, what(), why).fix(fix));
         }
+        let mut concerned = self.slots.iter().filter(|s| !s.queues_of(port, queue).is_empty());
+        if concerned.any(|slot| slot.is_over()) {
+            return Err(ended(what()));
+        }
         let mut pending = PendingOrder { answers: Vec::new(), join: Applied::join };
         for slot in &*self.slots {
             let queues = slot.queues_of(port, queue);
@@ -214,9 +219,9 @@ impl Control {
                 continue;
             }
             let answer = Answer::new(slot.packets(queues.clone()));
-            if slot.order(Order::Set { queues, setting, answer: answer.clone() }).is_err() {
+            if let Err(why) = slot.order(Order::Set { queues, setting, answer: answer.clone() }) {
                 let in_part = format!("the {name} of '{port}' was set on some workers only");
-                return pending.refused(is_full(what()), is_full(in_part));
+                return pending.refused(refused(why, what()), refused(why, in_part));
             }
             pending.answers.push(answer);
         }
@@ -237,7 +242,7 @@ impl Control {
     /// Errors: the answer is `E-CPU`, and nothing has changed, if it may use none of the CPUs.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one.
+    /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one, or has ended.
     pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<PendingOrder<Pinned>> {
         let what = || format!("cannot move worker {worker}");
         let slot = self.slots.get(worker).ok_or_else(|| {
@@ -245,7 +250,8 @@ impl Control {
                 .fix(format!("workers: 0..{}", self.slots.len()))
         })?;
         let (cpus, answer) = (cpus.to_vec(), Answer::new(0));
-        slot.order(Order::Cpus { cpus, answer: answer.clone() }).map_err(|_| is_full(what()))?;
+        let ordered = slot.order(Order::Cpus { cpus, answer: answer.clone() });
+        ordered.map_err(|why| refused(why, what()))?;
         Ok(PendingOrder { answers: vec![answer], join: |one, _| one })
     }
 }
@@ -254,6 +260,20 @@ impl Control {
 fn listed(numbers: &[usize]) -> String {
     let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
     numbers.join(", ")
+}
+
+/// Returns the error of an order that a worker does not accept.
+fn refused(why: Refusal, what: String) -> Error {
+    match why {
+        Refusal::Full => is_full(what),
+        Refusal::Over => ended(what),
+    }
+}
+
+/// Returns the error of an order to a worker that has ended.
+fn ended(what: String) -> Error {
+    Error::new(Code::Busy, what, "its worker has ended")
+        .fix("start the engine again; a worker that has ended executes no orders")
 }
 
 fn is_full(what: String) -> Error {
@@ -282,6 +302,14 @@ impl Order {
             Order::Cpus { answer, .. } => answer.is_open(),
         }
     }
+
+    /// Answers the order with the error that its worker has ended, unless the worker has executed it.
+    pub fn refuse(&self) {
+        match self {
+            Order::Set { answer, .. } => answer.refuse(),
+            Order::Cpus { answer, .. } => answer.refuse(),
+        }
+    }
 }
 
 impl<A> Answer<A> {
@@ -303,6 +331,13 @@ impl<A> Answer<A> {
     /// Returns true if the order is withdrawn, now or before.
     fn withdraw(&self) -> bool {
         self.end_as(WITHDRAWN) == WITHDRAWN
+    }
+
+    /// Answers an order that was not executed with the error that its worker has ended.
+    fn refuse(&self) {
+        if self.end_as(WITHDRAWN) == WITHDRAWN {
+            self.give(Err(ended("the order was not executed".into())));
+        }
     }
 
     /// Claims an open order as `state`; returns the state that it has then.

@@ -123,6 +123,11 @@ impl Napi {
         self.from_program || self.ops.caps().origin != Origin::Internal
     }
 
+    /// Returns true if the queue is the end of a ring in this process.
+    pub fn is_ring(&self) -> bool {
+        self.ops.caps().origin == Origin::Internal
+    }
+
     /// Receives up to `budget` packets into `batch`.
     pub fn rx(&mut self, batch: &mut Batch, mem: &mut Local, budget: usize) -> usize {
         self.ops.rx(mem, batch, budget)
@@ -342,8 +347,8 @@ impl Napi {
     }
 
     /// Closes the device, which may wait until `until`, and publishes its last figures; waits if a
-    /// reader has the lock. Used when the worker ends.
-    pub fn conclude(&mut self, until: Instant) {
+    /// reader has the lock. With `None` the device is not closed. Used when the worker ends.
+    pub fn conclude(&mut self, until: Option<Instant>) {
         self.slot.conclude(&mut self.ops, &self.egress, until);
     }
 

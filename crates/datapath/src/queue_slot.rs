@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
 use linerate_port::{
-    Copies, Counters, DriverCounts, DriverQueue, Health, Moderated, Pace, Verified,
+    Copies, Counters, DriverCounts, DriverQueue, Health, HealthKind, Moderated, Pace, Verified,
 };
 
 use crate::egress::Egress;
@@ -76,11 +76,17 @@ impl QueueSlot {
     }
 
     /// Closes the device of a queue whose worker ends, until `until` at most, and publishes the
-    /// queue's last figures; waits if a reader has the lock.
-    pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress, until: Instant) {
+    /// queue's last figures; waits if a reader has the lock. With `None` the device is not closed.
+    pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress, until: Option<Instant>) {
         // A closed device is no longer up, and has counted the packets that the close has lost.
-        let health = ops.health();
-        ops.close(until);
+        let mut health = ops.health();
+        if let Some(until) = until {
+            ops.close(until);
+            // A device may fail at the close: a capture without packets that cannot be written.
+            if ops.health_kind() == HealthKind::Failed {
+                health = ops.health();
+            }
+        }
         let counters = ops.counters();
         let report = DeviceReport::of(ops, health, &counters, egress);
         self.count(&counters, egress);

@@ -47,17 +47,23 @@ impl Running {
         cpus: &[usize],
     ) -> Result<Running> {
         let mut running = Running { threads: Vec::new(), slots: Vec::new(), notice, stats };
+        // Dropped before `running`, which waits for the threads.
+        let mut gates = Vec::new();
         for (i, (mut worker, slot)) in workers.into_iter().enumerate() {
             let cpu = cpus.get(i).copied();
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
+            let (gate, opened) = std::sync::mpsc::sync_channel(1);
+            gates.push(gate);
             let (notice, own) = (running.notice.clone(), slot.clone());
             let body = move || {
                 // After a panic, too, the thread must report that it is over: a halt waits for that.
                 let start = || cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
                 let pin = catch_unwind(AssertUnwindSafe(start));
                 let pin = pin.unwrap_or_else(|_| Err(unreported(i)));
-                let go = pin.is_ok();
+                let is_pinned = pin.is_ok();
                 let _ = pinned.send(pin);
+                // No worker runs before all can, because a run changes files and counts.
+                let go = is_pinned && opened.recv().is_ok();
                 // Send the notice only after `run` has dropped the worker, so that the ledger
                 // includes its packets.
                 let failed = go.then(|| run(i, worker)).flatten();
@@ -71,9 +77,12 @@ impl Running {
             })?;
             running.threads.push(thread);
             running.slots.push(slot);
-            // If this returns an error, `running` is dropped, which stops the workers started
-            // before.
+            // If this returns an error, `running` is dropped, which ends the threads started before.
             outcome.recv().unwrap_or_else(|_| Err(unreported(i)))?;
+        }
+        for gate in gates {
+            // The thread of a worker waits for this; if it has ended, its notice says so.
+            let _ = gate.send(());
         }
         Ok(running)
     }

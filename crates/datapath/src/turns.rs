@@ -43,6 +43,11 @@ impl Turns {
         self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
+    /// Returns true if a turn has begun.
+    pub fn have_begun(&self) -> bool {
+        self.number.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns true if the last turn moved no packet and left none waiting.
     pub fn was_quiet(&self) -> bool {
         self.quiet.load(Ordering::Relaxed)

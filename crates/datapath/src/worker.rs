@@ -157,34 +157,12 @@ impl Worker {
     pub fn turn(&mut self, now: Instant) -> Turned {
         self.begin();
         let (mut received, mut goes_on) = (false, false);
-        let mut next = Some(self.order.first());
-        while let Some(queues) = next {
-            let mut delivered = false;
-            for i in queues {
-                let budget = self.admits(i);
-                if budget == 0 {
-                    self.napis[i].left_alone();
-                    continue;
-                }
-                let mem = &mut self.mems[self.napis[i].mem];
-                delivered |= self.napis[i].rx(&mut self.batch, mem, budget) > 0;
-                if self.batch.is_empty() {
-                    continue;
-                }
-                goes_on |= self.napis[i].goes_on();
-                let peer = self.napis[i].peer.map(Napi::id);
-                let (port, outbox) = (self.napis[i].port, &mut self.outbox);
-                let mut turn = Turn::new(now, port, peer, outbox, mem);
-                for stage in &mut self.stages {
-                    stage.run(&mut self.batch, &mut turn);
-                }
-                dispatch(&mut self.batch, &mut self.napis, now, mem);
-                if !self.outbox.is_empty() {
-                    dispatch(&mut self.outbox, &mut self.napis, now, mem);
-                }
+        if self.order.is_fixed() {
+            for i in 0..self.napis.len() {
+                received |= self.poll(i, now, &mut goes_on) > 0;
             }
-            received |= delivered;
-            next = self.order.next(delivered);
+        } else {
+            received = self.poll_in_order(now, &mut goes_on);
         }
         let mut sent = false;
         for napi in &mut self.napis {
@@ -198,6 +176,50 @@ impl Worker {
         }
         self.decide(now, received, goes_on);
         self.settle(received, sent, now)
+    }
+
+    /// Receives packets from queue `i`, and moves them through the stages to their outputs; returns
+    /// their number, and sets `goes_on` if the queue must be polled again.
+    // Inlined into its two callers, because most workers poll in a fixed order, and a call for each
+    // queue would cost them more than this function's length.
+    #[inline(always)]
+    fn poll(&mut self, i: usize, now: Instant, goes_on: &mut bool) -> usize {
+        let budget = self.admits(i);
+        if budget == 0 {
+            self.napis[i].left_alone();
+            return 0;
+        }
+        let mem = &mut self.mems[self.napis[i].mem];
+        let packets = self.napis[i].rx(&mut self.batch, mem, budget);
+        if self.batch.is_empty() {
+            return packets;
+        }
+        *goes_on |= self.napis[i].goes_on();
+        let peer = self.napis[i].peer.map(Napi::id);
+        let (port, outbox) = (self.napis[i].port, &mut self.outbox);
+        let mut turn = Turn::new(now, port, peer, outbox, mem);
+        for stage in &mut self.stages {
+            stage.run(&mut self.batch, &mut turn);
+        }
+        dispatch(&mut self.batch, &mut self.napis, now, mem);
+        if !self.outbox.is_empty() {
+            dispatch(&mut self.outbox, &mut self.napis, now, mem);
+        }
+        packets
+    }
+
+    /// Polls all queues, some of which share an output, those first that got the least of it lately;
+    /// returns true if packets were received.
+    #[inline(never)]
+    fn poll_in_order(&mut self, now: Instant, goes_on: &mut bool) -> bool {
+        let mut received = false;
+        for place in 0..self.napis.len() {
+            let packets = self.poll(self.order.queue(place), now, goes_on);
+            self.order.count(place, packets);
+            received |= packets > 0;
+        }
+        self.order.sort();
+        received
     }
 
     /// Begins a turn: executes orders, if there are new ones.
@@ -468,14 +490,24 @@ impl Drop for Worker {
         self.outbox.discard(DropReason::STOPPED);
         let now = Instant::now();
         let until = now.checked_add(CLOSE_MAX).unwrap_or(now);
+        // A worker that never ran does not close its devices: a close is the end of a run, which
+        // replaces the former content of a capture's file. Dropping the queues frees the devices.
+        let until = self.slot.has_turned().then_some(until);
         for napi in &mut self.napis {
             napi.purge(&mut self.mems[napi.mem]);
-            napi.conclude(until);
+        }
+        // The rings first, because the close of a device may take time, and workers wait for room in
+        // rings to this one.
+        for is_ring in [true, false] {
+            for napi in self.napis.iter_mut().filter(|napi| napi.is_ring() == is_ring) {
+                napi.conclude(until);
+            }
         }
         if let Some(clearing) = &self.clearing {
             clearing.ended(&self.napis);
         }
         self.slot.publish(true);
+        self.slot.set_over();
     }
 }
 

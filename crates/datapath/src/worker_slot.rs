@@ -37,6 +37,15 @@ impl Phase {
     }
 }
 
+/// The reason for which a worker does not accept an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Too many orders wait already.
+    Full,
+    /// The worker has ended.
+    Over,
+}
+
 /// A queue of a worker, as other threads see it.
 #[derive(Debug)]
 pub(crate) struct QueueOf {
@@ -61,7 +70,7 @@ pub(crate) struct WorkerSlot {
     queues: Vec<QueueOf>,
     turns: Turns,
     ended: AtomicBool,
-    /// True once the worker's thread has dropped the worker.
+    /// True once the worker was dropped, and executes no more orders.
     over: AtomicBool,
     waits: Arc<Waits>,
     bell: EventFd,
@@ -98,15 +107,34 @@ impl WorkerSlot {
     /// Adds an order, and wakes the worker.
     ///
     /// # Errors
-    /// Returns the order if too many orders wait already.
-    pub fn order(&self, order: Order) -> std::result::Result<(), Order> {
-        self.mailbox.post(order).or_else(|order| {
-            // A worker that has ended, or does not run, takes no withdrawn orders out of the mailbox.
+    /// The worker has ended, or too many orders wait already.
+    pub fn order(&self, order: Order) -> std::result::Result<(), Refusal> {
+        if self.is_over() {
+            return Err(Refusal::Over);
+        }
+        let posted = self.mailbox.post(order).or_else(|order| {
+            // A worker that does not run takes no withdrawn orders out of the mailbox.
             self.mailbox.retain(Order::is_open);
             self.mailbox.post(order)
-        })?;
+        });
+        if posted.is_err() {
+            return Err(Refusal::Full);
+        }
+        if self.is_over() {
+            // The worker has ended meanwhile, and may have refused its orders before this one came.
+            self.refuse_orders();
+        }
         self.bell.signal();
         Ok(())
+    }
+
+    /// Answers all waiting orders with the error that the worker has ended.
+    #[cold]
+    fn refuse_orders(&self) {
+        self.mailbox.retain(|order| {
+            order.refuse();
+            false
+        });
     }
 
     /// Takes all orders; returns `None` if another thread is adding one. Only the worker calls it.
@@ -225,13 +253,20 @@ impl WorkerSlot {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Records that the worker was dropped, after a halt or because it failed; only the thread of
-    /// the worker calls it.
+    /// Records that the worker was dropped, after a halt or because it failed, and refuses the orders
+    /// that it has not executed; only the thread of the worker calls it.
     pub fn set_over(&self) {
+        // Store first: the lock of the mailbox then lets a thread that adds an order later see it.
         self.over.store(true, Ordering::Release);
+        self.refuse_orders();
     }
 
-    /// Returns true once the worker was dropped by its thread.
+    /// Returns true if a turn of the worker has begun.
+    pub fn has_turned(&self) -> bool {
+        self.turns.have_begun()
+    }
+
+    /// Returns true once the worker was dropped.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -98,6 +98,48 @@ fn a_capture_that_a_refused_engine_would_write_keeps_its_packets() {
     assert_eq!(kept, frames);
 }
 
+/// Returns a file with a capture of one packet, and the packet.
+fn capture(name: &str) -> (std::path::PathBuf, [Frame; 1]) {
+    let name = format!("linerate-{name}-{}.pcapng", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let frames = [Frame { stamp_ns: 0, bytes: vec![7; 60] }];
+    pcap::write_all(&path, &frames).unwrap();
+    (path, frames)
+}
+
+#[test]
+fn a_capture_that_an_engine_would_write_keeps_its_packets_if_the_engine_never_runs() {
+    let (path, frames) = capture("unused");
+    let text = format!("pcap:{}", path.display());
+    let builder = || Engine::builder().port("gen", "gen:,count=9").port("out", &text);
+    drop(builder().wire("gen", "out").build().unwrap());
+    let dropped = pcap::read_all(&path).unwrap();
+    // The second worker cannot be built.
+    let two = builder().port("gen2", "gen:").port("out2", "sink:");
+    let two = two.wire("gen", "out").wire("gen2", "out2");
+    let two = two.stage(|cx| ToSelf(cx.port(if cx.worker() == 0 { "out" } else { "absent" })));
+    let e = two.build().unwrap_err();
+    let refused = pcap::read_all(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(e.why.contains("worker 1 asks for port 'absent'"), "{e}");
+    assert_eq!((&dropped[..], &refused[..]), (&frames[..], &frames[..]));
+}
+
+#[test]
+fn an_engine_that_captured_nothing_leaves_an_empty_capture() {
+    let ((path, _), (source, _)) = (capture("empty"), capture("source"));
+    pcap::write_all(&source, &[]).unwrap();
+    let engine = Engine::builder().port("in", &format!("pcap:{}", source.display()));
+    let engine = engine.port("out", &format!("pcap:{}", path.display())).wire("in", "out");
+    let running = engine.build().unwrap().start().unwrap();
+    assert!(running.wait(LONG).unwrap());
+    running.stop(LONG).check().unwrap();
+    let left = pcap::read_all(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&source).unwrap();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 struct ToSelf(PortId);
 
 impl Stage for ToSelf {

@@ -384,7 +384,9 @@ fn a_device_of_one_queue_is_divided_among_workers_and_both_ways_of_a_flow_meet()
 fn flows_leave_a_worker_that_has_ended_and_stay_in_order() {
     for reads_on in [true, false] {
         let (builder, [west, _]) = divided(64, 16);
-        let mut workers = builder.build().unwrap().into_workers();
+        let engine = builder.build().unwrap();
+        let stats = engine.stats();
+        let mut workers = engine.into_workers();
         for _ in 0..20 {
             workers.iter_mut().for_each(|worker| turn(worker, 1));
         }
@@ -396,10 +398,19 @@ fn flows_leave_a_worker_that_has_ended_and_stay_in_order() {
             // The worker that would receive from the rings out of it has ended, too.
             drop(workers.remove(1));
         }
+        let ledger = stats.ledger();
+        let to_it = ledger.held().iter().filter(|(name, _)| name.starts_with("ring w1 "));
+        assert!(to_it.map(|(_, n)| *n).sum::<u64>() > 0, "{:?}", ledger.held());
+        let counts = |port: &str| stats.ports().iter().find(|p| p.name == port).unwrap().counts;
+        let (sent_by_it, received) = (counts("far-e1").tx_packets, counts("e1").rx_packets);
+        assert!(sent_by_it > received, "{sent_by_it} sent and {received} received");
         west.give(0..256, 1).unwrap();
+        let before = counts("east").tx_packets;
         for _ in 0..500 {
             workers.iter_mut().for_each(|worker| turn(worker, 1));
         }
+        let after = counts("east").tx_packets;
+        assert_eq!(after > before, reads_on, "{after} after {before}");
         // Half of the flows began at output 0, in buckets of their own.
         let (moved, waiting) = (west.moved(), west.waiting());
         assert!(moved >= FLOWS as u64 / 4, "{moved} moved, {waiting} wait");

@@ -127,3 +127,28 @@ fn queue_that_is_not_there_is_refused_with_the_numbers_of_those_that_are() {
         assert_eq!((&*e.why, &*e.fix), ("it has no queue 9", fix));
     }
 }
+
+#[test]
+fn worker_that_has_ended_refuses_orders_and_answers_those_that_wait() {
+    let control = control(&[]);
+    let pending = control.set_cpus(0, &[0]).unwrap();
+    let withdrawn = control.set_cpus(0, &[0]).unwrap();
+    assert!(withdrawn.withdraw());
+    control.slots[0].set_over();
+    let e = pending.answer().unwrap().unwrap_err();
+    assert_eq!((e.code, &*e.why), (Code::Busy, "its worker has ended"));
+    assert!(pending.withdraw(), "it was not executed");
+    let e = control.set_cpus(0, &[0]).unwrap_err();
+    assert_eq!((&*e.what, &*e.why), ("cannot move worker 0", "its worker has ended"));
+}
+
+#[test]
+fn order_to_two_workers_of_which_one_has_ended_is_given_to_neither() {
+    let hold = Arc::new(Holding(true)) as Arc<dyn HoldControl>;
+    let [first, second] = [0, 1].map(|number| control(&[(number, &hold)]).slots[0].clone());
+    second.set_over();
+    let control = Control { slots: [first.clone(), second].into() };
+    let e = control.set_tx_batch("a", None, TxBatch::Auto).unwrap_err();
+    assert_eq!((e.code, &*e.why), (Code::Busy, "its worker has ended"));
+    assert!(first.take_orders().unwrap().is_empty());
+}

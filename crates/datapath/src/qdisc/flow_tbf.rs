@@ -59,8 +59,8 @@ impl Link for Flow {
 /// A rate and a burst for each flow.
 ///
 /// In any time `t` a flow sends no more than `rate * t + burst`. Packets that arrive faster wait, up to a limit for
-/// each flow; further packets are dropped as `flow_limit`. A flow holds no more packets than all flows together may
-/// still take, so a flow alone holds half of the limit for all, and a few floods leave room for others. A packet longer than the burst is dropped as `too_long`,
+/// each flow; further packets are dropped as `flow_limit`. A flow holds no more packets, and no more bytes, than all flows
+/// together may still take, so a flow alone holds half of the limit for all, and a few floods leave room for others. A packet longer than the burst is dropped as `too_long`,
 /// also a superframe: where these arrive, the burst must be 66 KiB at least. Packets of a flow stay in order.
 ///
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the next eight flows and
@@ -213,12 +213,17 @@ impl FlowTbf {
         let found = if self.is(found, number) { found } else { self.find(number) };
         let is_used = found != NONE;
         let i = if is_used { found } else { self.begin(number, at_ns) };
-        // A flow holds no more packets than there is room for. Otherwise a few floods would take all
-        // room, and sources within their rate would lose.
-        let room = self.limit.packets - self.account.held().packets;
-        let fits = |has: u32| has < self.flow_packets && has as usize <= room;
+        let (limit, held_by_all) = (self.limit, self.account.held());
+        // A flow holds no more packets or bytes than there is room for. Otherwise a few floods would
+        // take all room, and sources within their rate would lose.
+        let fits = |has: &List| {
+            has.packets < self.flow_packets
+                && has.packets as usize <= limit.packets - held_by_all.packets
+                && has.bytes <= limit.bytes - held_by_all.bytes
+        };
         let flow = match self.flows.get_mut(i as usize) {
-            Some(flow) if fits(flow.packets.packets) => flow,
+            // An empty flow, the frequent case, has room: the limit is not exceeded.
+            Some(flow) if flow.packets.packets == 0 || fits(&flow.packets) => flow,
             _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
         };
         flow.is_used = is_used;

@@ -301,10 +301,14 @@ impl FqCodel {
 /// Marks a packet as having experienced congestion; returns false if the packet cannot be marked.
 fn mark(skb: &mut Skb) -> bool {
     let bytes = skb.data_mut();
-    if !bytes.is_empty() {
-        return mark_ce(bytes);
-    }
-    // Bytes that a peer can write cannot be borrowed.
+    if bytes.is_empty() { mark_copy(skb) } else { mark_ce(bytes) }
+}
+
+/// Marks a packet whose bytes cannot be borrowed, because a peer can write them.
+// Not inlined, so that the copy takes no place in the frame of the callers, which pass every packet.
+#[cold]
+#[inline(never)]
+fn mark_copy(skb: &mut Skb) -> bool {
     let mut head = [0; HEAD_BYTES];
     let n = skb.copy_to(0, &mut head);
     mark_ce(&mut head[..n]) && skb.copy_from(0, &head[..n]) == n

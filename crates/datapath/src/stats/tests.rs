@@ -20,6 +20,8 @@ struct Losing {
     counts: DriverCounts,
     copies: Copies,
     down: Arc<AtomicBool>,
+    /// True if the device fails when it is closed.
+    fails: bool,
     /// The times until which closing it might have waited.
     closed: Arc<Mutex<Vec<Instant>>>,
 }
@@ -29,7 +31,8 @@ impl Losing {
         let mut counts = DriverCounts::default();
         (counts.copied_bytes, counts.resets, counts.bad_descs) = (copied_bytes, resets, 5);
         let (bell, copies) = (EventFd::new().unwrap(), Copies::default());
-        Losing { bell, counts, copies, down: Arc::default(), closed: Arc::default() }
+        let (down, closed) = (Arc::default(), Arc::default());
+        Losing { bell, counts, copies, down, fails: false, closed }
     }
 }
 
@@ -64,9 +67,11 @@ impl QueueOps for Losing {
     }
 
     fn health(&self) -> Health {
-        match self.down.load(Ordering::Relaxed) {
-            true => Health::Down(Error::new(Code::DeviceDown, "losing", "it is a test")),
-            false => Health::Up,
+        let error = Error::new(Code::DeviceDown, "losing", "it is a test");
+        match (self.down.load(Ordering::Relaxed), self.fails) {
+            (true, false) => Health::Down(error),
+            (true, true) => Health::Failed(error),
+            (false, _) => Health::Up,
         }
     }
 }
@@ -125,12 +130,34 @@ fn driver_counters_are_reported_by_port_while_it_runs_and_at_the_end() {
 fn queues_of_a_worker_are_closed_by_one_deadline_and_counted_after_it() {
     let closed = Arc::<Mutex<Vec<Instant>>>::default();
     let losing = || Losing { closed: closed.clone(), ..Losing::new(None, 0) };
-    let (entry, worker) = port(vec![losing(), losing()]);
+    let (entry, mut worker) = port(vec![losing(), losing()]);
+    worker.turn(Instant::now());
     drop(worker);
     let read = PortStats::read(&entry);
     assert_eq!((read.driver_counts.missed_unread, read.health), (18, Health::Up));
     let closed = closed.lock().unwrap();
     assert!(closed.len() == 2 && closed[0] == closed[1], "{closed:?}");
+}
+
+#[test]
+fn queue_of_a_worker_that_never_ran_is_not_closed() {
+    let losing = Losing::new(None, 0);
+    let closed = losing.closed.clone();
+    let (entry, worker) = port(vec![losing]);
+    drop(worker);
+    assert!(closed.lock().unwrap().is_empty());
+    assert_eq!(PortStats::read(&entry).health, Health::Up);
+}
+
+#[test]
+fn failure_of_a_device_at_its_close_is_reported() {
+    let losing = Losing { fails: true, ..Losing::new(None, 0) };
+    let (entry, mut worker) = port(vec![losing]);
+    worker.turn(Instant::now());
+    assert_eq!(PortStats::read(&entry).health, Health::Up);
+    drop(worker);
+    let health = PortStats::read(&entry).health;
+    assert!(matches!(health, Health::Failed(_)), "{health:?}");
 }
 
 #[test]
