@@ -10,7 +10,7 @@ use std::process::Stdio;
 use command::{Ended, command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 20] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 21] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("status", 2, "E-USAGE", "no command", "linerate tune PATH -S"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
@@ -24,6 +24,7 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 20] = [
     ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
     ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
     ("forward gen:,count=1 pcap:/proc/self/fd/1", 1, "E-FILE", "standard output", "pcap:-"),
+    ("forward gen:,count=1 pcap:/proc/self/fd/2", 1, "E-FILE", "standard error", "2>"),
     ("forward gen:,size=9000 sink:", 2, "E-PORT-SYNTAX", "holds 1792", "--fit or --jumbo"),
     (
         "forward gen:,size=9000 sink: --jumbo 0",
@@ -74,6 +75,22 @@ fn a_missing_interface_is_named() {
         ended.err.starts_with("error[E-NODEV]: ") && ended.err.contains("nosuchif0"),
         "{ended:?}"
     );
+}
+
+#[test]
+fn standard_output_that_is_appended_to_a_file_being_read_is_refused() {
+    let path = std::env::temp_dir().join(format!("linerate-out-{}.pcap", std::process::id()));
+    let file = OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+    // As a port that reads the file does.
+    let reader = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared).unwrap();
+    let mut command = command("forward gen:,count=1 pcap:-");
+    command.stdin(Stdio::null()).stdout(file).stderr(Stdio::piped());
+    let ended = Ended::from(command.output().unwrap());
+    let written = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(ended.err.starts_with("error[E-BUSY]: "), "{ended:?}");
+    assert_eq!((ended.exit, written.len()), (Some(1), 0));
 }
 
 #[test]
