@@ -28,8 +28,8 @@ pub use fail::{FailOn, Over};
 pub use row::{Row, Withheld};
 pub use side::Difference;
 pub(crate) use side::deciding;
+pub(crate) use trend::{Known, trends_of, unlike};
 pub use trend::{Trend, TrendPoint, trends};
-pub(crate) use trend::{trends_of, unlike};
 
 /// A comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,8 +60,9 @@ pub struct Comparison {
 ///
 /// Counts are compared whatever the machines are, times between machines that are alike; and both
 /// between CPUs that were as far from each other, in cells of the same settings. `allow_env`
-/// compares all, and [`Comparison::notes`] has the settings that differ; else
-/// [`Comparison::withheld`] says what is not compared, and a condition on that is not decided.
+/// compares all, and [`Comparison::notes`] has the settings that differ, and the runs that were
+/// resumed by another build or in another environment; else [`Comparison::withheld`] says what is
+/// not compared, and a condition on that is not decided.
 ///
 /// # Errors
 /// `E-RUN` if they are not runs of one experiment, or have nothing in common; `E-EXPERIMENT` if a
@@ -99,7 +100,8 @@ fn compared(
         notes: Vec::new(),
     };
     for metric in &second.metrics {
-        match row::incomparable(metric, first, unlike) {
+        let mixed = if allow_env { None } else { row::mixed(metric, one, other) };
+        match row::incomparable(metric, first, unlike).or(mixed) {
             Some(why) => comparison.withheld.push(why),
             None => comparison.take(row::rows(metric, second, (one, other), asked)),
         }
@@ -108,6 +110,9 @@ fn compared(
     comparison.rows.sort_by_key(order);
     comparison.notes.extend(row::alone(one, other));
     comparison.notes.extend(Differing::notes(&differing, &comparison.rows));
+    if allow_env {
+        comparison.notes.extend(row::resumed(one, other));
+    }
     if comparison.rows.is_empty() {
         return Err(comparison.nothing(unlike));
     }
@@ -172,7 +177,7 @@ mod tests {
     use crate::analysis::analyse;
     use crate::analysis::testing::{experiment, pair, run_of};
     use crate::experiment::Clock;
-    use crate::record::{PlacementRecord, Status, Verdict};
+    use crate::record::{PlacementRecord, Status, Verdict, Warning};
     use serde_json::json;
 
     fn run(name: &str, cost: f64, kernel: &str) -> Run {
@@ -380,6 +385,9 @@ mod tests {
         let told = compared_as(&experiment(), (&one, &other), &format!("rate=max:{gate}"), false);
         let why = "the first run did not reach the load of this cell (see linerate lab report)";
         assert_eq!(told.unwrap().withheld[0].why, why);
+        // Neither machine can run the cell.
+        (one.cells[1].status, other.cells[1].status) = (Status::Unsupported, Status::Unsupported);
+        assert!(undecided(&one, &other, gate).is_empty());
         // No window has the figures, so the metric is none of this cell.
         (one.cells[1].status, other.cells[1].status) = (Status::Ok, Status::Ok);
         let clear = |run: &mut Run| {
@@ -390,10 +398,35 @@ mod tests {
         assert_eq!(undecided(&one, &other, gate).len(), 1);
         clear(&mut other);
         assert!(undecided(&one, &other, gate).is_empty());
-        // Neither machine can run the cell.
-        one.cells[1].status = Status::Unsupported;
-        other.cells[1].status = Status::Unsupported;
-        assert!(undecided(&one, &other, gate).is_empty());
+    }
+
+    #[test]
+    fn a_run_of_two_builds_or_environments_is_not_compared_unless_asked_for() {
+        let (one, mut other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
+        let warning =
+            |text: &str| Warning { code: "W-MACHINE".into(), text: text.into(), fix: None };
+        let gate = "cost_ns_per_packet>+1%";
+        let both = [
+            ("resumed at 10 on a machine that differs: kernel 6.18, now 6.19", "two environments"),
+            ("resumed at 10 by another build: build_id ab, now cd", "two builds"),
+        ];
+        for (text, of) in both {
+            other.warnings = vec![warning(text)];
+            let refused = compared_as(&experiment(), (&one, &other), gate, false).unwrap_err();
+            let why = format!(
+                "cost_ns_per_packet: the second run was resumed, and its windows are of {of} \
+                 (repeat it, or use --allow-env)"
+            );
+            assert_eq!(refused.why, why);
+            let told = compared_as(&experiment(), (&one, &other), gate, true).unwrap();
+            assert_eq!(told.rows.len(), 1);
+            let note = format!("the second run was resumed, and its windows are of {of}");
+            assert_eq!(told.notes, [note]);
+        }
+        // Counts are of the program alone, so only another build matters to them.
+        assert!(compared_as(&counted(), (&one, &other), gate, false).is_err());
+        other.warnings = vec![warning(both[0].0)];
+        assert!(compared_as(&counted(), (&one, &other), gate, false).is_ok());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::analysis::{
     self, SAME_PCT, SET_UPS_MIN, admitted, class_of, has_figures, pairs_needed, pct,
 };
 use crate::experiment::{Clock, Experiment, Metric};
-use crate::record::{CellRecord, Effect, Run, Status, Verdict};
+use crate::record::{CellRecord, Effect, Run, Status, Verdict, resumed_parts};
 
 /// A metric of a cell in both runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -120,6 +120,26 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
         return why("it is a time, and the machines differ (repeat one run on the other machine)");
     }
     None
+}
+
+/// Returns the reason why a metric is compared in no cell if a run was resumed by another build, or
+/// in another environment that matters to the metric.
+pub(super) fn mixed(metric: &Metric, one: &Run, other: &Run) -> Option<Withheld> {
+    let both = [("first", one), ("second", other)];
+    let said = both.into_iter().find_map(|(which, run)| of_parts(which, run, metric.clock))?;
+    let why = format!("{said} (repeat it, or use --allow-env)");
+    Some(Withheld { metric: metric.name.clone(), cell: None, why, unlike_cpus: false })
+}
+
+/// Returns a sentence for each run that was resumed by another build or in another environment.
+pub(super) fn resumed(one: &Run, other: &Run) -> Vec<String> {
+    let both = [("first", one), ("second", other)];
+    both.into_iter().filter_map(|(which, run)| of_parts(which, run, Clock::Cost)).collect()
+}
+
+fn of_parts(which: &str, run: &Run, clock: Clock) -> Option<String> {
+    let parts = resumed_parts(run, clock)?;
+    Some(format!("the {which} run was resumed, and its windows are of {parts}"))
 }
 
 /// The parts of a request that decide which rows are withheld.
@@ -318,7 +338,7 @@ pub(super) fn placement(clock: Clock, cell: &CellRecord) -> Option<String> {
 /// document.
 pub(super) fn apart(class: Option<&str>) -> String {
     let word = class.map(|class| harmless(class).chars().take(20).collect());
-    word.unwrap_or_else(|| "at an unknown distance".into())
+    word.unwrap_or_else(|| "at a distance that was not measured".into())
 }
 
 fn is_of(record: &CellRecord, at: &[(String, String)]) -> bool {

@@ -8,7 +8,7 @@ use super::row::{apart, placement};
 use super::side::{LEVEL, Side, differences};
 use super::{experiment, refused, settings};
 use crate::experiment::{Cell, Clock, Experiment, Metric};
-use crate::record::Run;
+use crate::record::{CellRecord, Run, resumed_parts};
 use crate::{Result, analysis};
 
 /// A metric of the changed side over several runs.
@@ -130,7 +130,10 @@ pub(crate) fn unlike(
         why.push("other settings".into());
     }
     let [here, there] = [run, reference].map(|run| run.cells.iter().find(|cell| cell.at == *at));
-    if let Some((here, there)) = here.zip(there) {
+    // A cell without admitted pairs has no placement that could differ.
+    let is_placed = |cell: &CellRecord| !analysis::admitted(clock, &cell.pairs).is_empty();
+    let both = here.zip(there).filter(|(here, there)| is_placed(here) && is_placed(there));
+    if let Some((here, there)) = both {
         let class = placement(clock, here);
         if class != placement(clock, there) {
             let apart = match class.as_deref() {
@@ -143,6 +146,9 @@ pub(crate) fn unlike(
     }
     if here.is_some_and(|cell| analysis::noisy(clock, cell)) {
         why.push("most pairs were disturbed".into());
+    }
+    if let Some(parts) = resumed_parts(run, clock) {
+        why.push(format!("windows are of {parts}"));
     }
     (!why.is_empty()).then(|| why.join("; "))
 }
@@ -159,7 +165,7 @@ mod tests {
     use super::*;
     use crate::analysis::analyse;
     use crate::analysis::testing::{experiment, pair, run_of};
-    use crate::record::PlacementRecord;
+    use crate::record::{PlacementRecord, Warning};
     use serde_json::json;
 
     fn run(started: &str, commit: &str, cost: f64) -> Run {
@@ -211,6 +217,26 @@ mod tests {
         let at = &runs[0].cells[0].at;
         let both = ((&runs[4], None), (&runs[0], None));
         assert_eq!(unlike(both.0, both.1, at, Some(Clock::Count)), None);
+    }
+
+    #[test]
+    fn point_of_a_run_of_two_builds_has_a_remark_and_one_without_pairs_has_no_distance() {
+        let mut runs = ["1", "2", "3"].map(|started| run(started, "a", 90.0));
+        let text = "resumed at 2 by another build: build_id ab, now cd".to_owned();
+        runs[0].warnings = vec![Warning { code: "W-MACHINE".into(), text, fix: None }];
+        runs[1].cells[0].pairs.clear();
+        for pair in &mut runs[2].cells[0].pairs {
+            let class = "near".into();
+            pair.placement = Some(PlacementRecord { before_ticks: 50.0, after_ticks: 50.0, class });
+        }
+        let of = |i: usize| {
+            let at = &runs[i].cells[0].at;
+            unlike((&runs[2], None), (&runs[i], None), at, Some(Clock::Cost))
+        };
+        let unmeasured = "the CPUs were at a distance that was not measured";
+        assert_eq!(of(0), Some(format!("{unmeasured}; windows are of two builds")));
+        assert_eq!(of(1), None);
+        assert_eq!(of(2), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
-pub(crate) use run::{title, unbalanced};
+pub(crate) use run::{resumed_parts, title, unbalanced};
 pub(crate) use state::Store;
 #[cfg(test)]
 pub(crate) use state::runs;

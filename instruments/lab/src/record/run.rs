@@ -13,12 +13,18 @@ use super::{
     RunState, SCHEMA, Status, Total, Warning,
 };
 use crate::compare::deciding;
-use crate::experiment::{Cell, Experiment, Factor, Plan};
+use crate::experiment::{Cell, Clock, Experiment, Factor, Plan};
 use crate::scenario::named;
 use crate::{Code, Error, Result, analysis};
 
 /// The warning of a ledger that does not balance.
 const UNBALANCED: &str = "W-LEDGER";
+
+/// The warning of a run that was resumed in another environment or by another build.
+const RESUMED: &str = "W-MACHINE";
+
+/// The words of that warning's text if the build differs.
+const BY_BUILD: &str = "by another build";
 
 impl RunState {
     /// Returns the run with all computed results.
@@ -212,7 +218,7 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
 /// differs.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
     deciding(first, &later.env).map(move |(name, was, is)| Warning {
-        code: "W-MACHINE".into(),
+        code: RESUMED.into(),
         text: format!(
             "resumed at {} on a machine that differs: {name} {was}, now {is}",
             later.started
@@ -230,10 +236,20 @@ fn rebuilt(first: &BTreeMap<String, String>, later: &Resumed) -> Option<Warning>
     });
     let differing: Vec<String> = differing.collect();
     (!differing.is_empty()).then(|| Warning {
-        code: "W-MACHINE".into(),
-        text: format!("resumed at {} by another build: {}", later.started, differing.join("; ")),
+        code: RESUMED.into(),
+        text: format!("resumed at {} {BY_BUILD}: {}", later.started, differing.join("; ")),
         fix: Some("run the experiment again from the start".into()),
     })
+}
+
+/// Returns the parts of a run whose windows make values of `clock` those of two programs or
+/// environments; `None` if there are none. Counts do not depend on the environment.
+pub(crate) fn resumed_parts(run: &Run, clock: Clock) -> Option<&'static str> {
+    let resumed = || run.warnings.iter().filter(|warning| warning.code == RESUMED);
+    if resumed().any(|warning| warning.text.contains(BY_BUILD)) {
+        return Some("two builds");
+    }
+    (clock != Clock::Count && resumed().next().is_some()).then_some("two environments")
 }
 
 impl CellEnd {

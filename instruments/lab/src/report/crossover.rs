@@ -26,17 +26,26 @@ pub(super) fn lines(view: &View<'_>) -> Vec<String> {
         return Vec::new();
     }
     // A cell without figures has a price, too: no line may be drawn across it.
-    let is_tried = |cell: &CellRecord| cell.status != Status::Unsupported;
-    let groups = grouped(view, &[TOLL], is_tried).into_iter();
+    let groups = grouped(view, &[TOLL], |_| true).into_iter();
     let line = |(title, cells): (String, Vec<&CellRecord>)| {
-        let mut tried: Vec<(f64, Option<&Effect>)> = cells
-            .iter()
-            .filter_map(|cell| Some((read_us(experiment, cell)?, usable(experiment, cell))))
-            .collect();
-        tried.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let tried = tried(experiment, &cells);
         (tried.len() > 1).then(|| format!("MODEL: crossover of {CPU}, {title}: {}", told(&tried)))
     };
     groups.filter_map(line).collect()
+}
+
+/// Returns the prices of `cells` in ascending order, each with its change if that is usable.
+///
+/// A price that the machine could not measure is part of it only between two that it measured.
+fn tried<'a>(experiment: &Experiment, cells: &[&'a CellRecord]) -> Vec<(f64, Option<&'a Effect>)> {
+    let mut priced: Vec<(f64, &CellRecord)> =
+        cells.iter().filter_map(|cell| Some((read_us(experiment, cell)?, *cell))).collect();
+    priced.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let is_tried = |(_, cell): &(f64, &CellRecord)| cell.status != Status::Unsupported;
+    let first = priced.iter().position(is_tried).unwrap_or(0);
+    let end = priced.iter().rposition(is_tried).map_or(0, |last| last + 1);
+    let priced = priced.get(first..end).unwrap_or_default().iter();
+    priced.map(|&(price, cell)| (price, usable(experiment, cell))).collect()
 }
 
 /// Returns the time of a flushing read at the cell's price.
@@ -63,7 +72,9 @@ fn told(tried: &[(f64, Option<&Effect>)]) -> String {
         last_zero(&points)
     };
     let rounded = |us: f64| (us * 10.0).round() / 10.0;
+    let lowest = tried.first().map_or(0.0, |(price, _)| *price);
     let said = |at: At| match at {
+        At::Below if lowest > 0.0 => format!("under {} us", rounded(lowest)),
         At::Below => "none".to_owned(),
         At::Price(us) => format!("{us:.1} us"),
         At::Above => {
@@ -74,10 +85,20 @@ fn told(tried: &[(f64, Option<&Effect>)]) -> String {
     };
     let (low, high) = (of(|effect| effect.ci95_pct.0), of(|effect| effect.ci95_pct.1));
     let interval = format!("[{}, {}]", said(low), said(high));
+    let is_more = |effect: &Effect| effect.change_pct >= 0.0;
     match of(|effect| effect.change_pct) {
+        At::Below if lowest > 0.0 => {
+            format!("less at each price that was tried, {} {interval}", said(At::Below))
+        }
         At::Below => format!("less without a price, too; a flushing read of none {interval}"),
         At::Price(us) => format!("less from a flushing read of {us:.1} us on {interval}"),
-        At::Above => format!("less at no price that was tried, {} {interval}", said(At::Above)),
+        At::Above if tried.iter().all(|(_, effect)| effect.is_some_and(is_more)) => {
+            format!("less at no price that was tried, {} {interval}", said(At::Above))
+        }
+        // A lower price has a change below 0, or none.
+        At::Above => {
+            format!("not less at the highest price that was tried, {} {interval}", said(At::Above))
+        }
         At::Unknown => {
             let missing = tried.iter().filter(|(_, effect)| effect.is_none());
             let missing: Vec<String> = missing.map(|(us, _)| rounded(*us).to_string()).collect();
@@ -160,6 +181,42 @@ mod tests {
             told(&[(0.0, Some(&rising[0])), (0.5, Some(&rising[1]))]),
             "less at no price that was tried, over 0.5 us [over 0.5 us, over 0.5 us]"
         );
+    }
+
+    #[test]
+    fn sentence_claims_nothing_of_prices_that_were_not_tried_or_are_less() {
+        let effects = [-10.0, -20.0, 10.0, 9.0].map(|change| effect(change, 5.0));
+        let [less, least, more, last] = effects.each_ref().map(Some);
+        let highest = "not less at the highest price that was tried, over 3 us";
+        for lowest in [less, None] {
+            let told = told(&[(0.0, lowest), (1.0, more), (3.0, last)]);
+            assert!(told.starts_with(highest), "{told}");
+        }
+        assert_eq!(
+            told(&[(1.0, less), (3.0, least)]),
+            "less at each price that was tried, under 1 us [under 1 us, under 1 us]"
+        );
+    }
+
+    #[test]
+    fn price_that_the_machine_cannot_measure_has_no_line_drawn_across_it() {
+        let experiment = crate::experiment::builtin("coalesce-bus").unwrap();
+        let cell = |level: &str, change: Option<f64>| CellRecord {
+            at: [(TOLL.to_owned(), level.to_owned())].into(),
+            status: change.map_or(Status::Unsupported, |_| Status::Ok),
+            metrics: change.into_iter().map(|pct| (CPU.to_owned(), effect(pct, 5.0))).collect(),
+            ..CellRecord::default()
+        };
+        let of = |changes: [Option<f64>; 3]| {
+            let [first, middle, last] = changes;
+            let cells = [cell("3us", last), cell("none", first), cell("1us", middle)];
+            let tried = tried(&experiment, &cells.each_ref());
+            let known = tried.iter().map(|(us, effect)| (us.round() as u32, effect.is_some()));
+            known.collect::<Vec<_>>()
+        };
+        assert_eq!(of([Some(9.0), None, Some(-9.0)]), [(0, true), (1, false), (3, true)]);
+        assert_eq!(of([Some(9.0), Some(-9.0), None]), [(0, true), (1, true)]);
+        assert!(of([None; 3]).is_empty());
     }
 
     #[test]

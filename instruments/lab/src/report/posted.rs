@@ -27,6 +27,10 @@ use crate::record::{CellRecord, Status, Verdict};
 const TESTS: [&str; 3] = ["test", "procs", "size"];
 /// The metric that fills post 002's columns.
 const RATE: &str = "goodput_kb_s";
+/// The metric of the column `p99`.
+const P99_US: &str = "receipt_p99_us";
+/// Most rows that a note names.
+const ROWS_NAMED: usize = 4;
 /// Blanks before the name of a group of tests.
 const GROUP_INDENT: usize = 31;
 
@@ -196,7 +200,7 @@ fn beside_tests(view: &View<'_>, cells: &[&CellRecord]) -> Table {
             ("doorbells_per_packet", 3),
             ("retransmits_per_million", 0),
             ("reordered_per_million", 0),
-            ("receipt_p99_us", 0),
+            (P99_US, 0),
         ] {
             row.extend(cells_of(view, cell, metric, digits));
         }
@@ -214,24 +218,49 @@ fn beside_tests(view: &View<'_>, cells: &[&CellRecord]) -> Table {
             100.0 * (mean - 1.0)
         ));
     }
+    let what = match gains.is_empty() {
+        false => "The totals and the mean leave out rows",
+        true => "There are no totals and no mean. Rows",
+    };
     if !disturbed.is_empty() {
-        let what = match gains.is_empty() {
-            false => "The totals and the mean leave out rows",
-            true => "There are no totals and no mean. Rows",
-        };
         let rows = disturbed.len();
         table.note(format!("{what} of which most pairs were disturbed: {rows}."));
     }
-    no_percentile(cells).into_iter().for_each(|note| table.note(note));
+    if let Some(rows) = without_effect(&quiet) {
+        table.note(format!("{what} without an effect on {RATE}: {rows}."));
+    }
+    no_percentile(view, cells).into_iter().for_each(|note| table.note(note));
     table
 }
 
+/// Returns the names of the rows that have no effect on the rate; `None` if there are none.
+fn without_effect(cells: &[&CellRecord]) -> Option<String> {
+    let rows = || cells.iter().filter(|cell| !cell.metrics.contains_key(RATE));
+    let name = |cell: &&CellRecord| {
+        let [test, procs, size] = TESTS.map(|factor| short(level(cell, factor)));
+        format!("{test} Size:{size} Procs:{procs}")
+    };
+    let named: Vec<String> = rows().take(ROWS_NAMED).map(name).collect();
+    let more = match rows().count().saturating_sub(ROWS_NAMED) {
+        0 => String::new(),
+        n => format!(", and {n} more"),
+    };
+    (!named.is_empty()).then(|| named.join(", ") + &more)
+}
+
 /// Returns the reason if no row has a 99th percentile.
-fn no_percentile(cells: &[&CellRecord]) -> Option<String> {
-    if cells.iter().any(|cell| cell.metrics.contains_key("receipt_p99_us")) {
+fn no_percentile(view: &View<'_>, cells: &[&CellRecord]) -> Option<String> {
+    if cells.iter().any(|cell| values(view, cell, P99_US) != [None; 2]) {
         return None;
     }
-    let windows = || cells.iter().flat_map(|cell| Side::A.windows(cell, Clock::Wall));
+    let windows = || {
+        cells.iter().flat_map(|cell| {
+            [Side::A, Side::B].into_iter().flat_map(move |side| side.windows(cell, Clock::Wall))
+        })
+    };
+    if windows().any(|window| window.figure("receipt_p99_ns").is_some()) {
+        return Some("p99 is n/a (–): windows have it, but no row has an effect on it.".into());
+    }
     let counts = windows().filter_map(|window| window.figure("receipt_count"));
     Some(match counts.reduce(f64::max) {
         None if windows().next().is_none() => "p99 is n/a (–): no window's rates count.".into(),
@@ -249,8 +278,19 @@ fn no_percentile(cells: &[&CellRecord]) -> Option<String> {
 
 /// Formats a metric's values on both sides.
 fn cells_of(view: &View<'_>, cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
-    let values = values(view, cell, metric);
-    values.map(|value| Cell::real(value, digits, "no undisturbed window has it"))
+    let metrics = view.experiment.as_ref().map_or(&[][..], |known| &known.metrics);
+    let known = metrics.iter().find(|one| one.name == metric);
+    let found = known.map(|metric| figures(metric, &cell.pairs));
+    let found = found.map_or([true; 2], |both| both.map(|figure| figure.is_some()));
+    let shown = |value, is_found| {
+        let why = match is_found {
+            true => "the row has no effect on it",
+            false => "no undisturbed window has it",
+        };
+        Cell::real(value, digits, why)
+    };
+    let ([a, b], [is_in_a, is_in_b]) = (values(view, cell, metric), found);
+    [shown(a, is_in_a), shown(b, is_in_b)]
 }
 
 /// Returns a metric's values on both sides. A cell whose load a side did not reach has no effect,
@@ -298,7 +338,7 @@ fn beside_loads(view: &View<'_>, cells: &[&CellRecord]) -> Table {
     let mut table = Table::new("beside", "", &columns);
     for cell in cells {
         let mut row = vec![Cell::text(level(cell, LOAD))];
-        for metric in [ACHIEVED, "receipt_p50_us", "receipt_p99_us", "all_cpu_pct"] {
+        for metric in [ACHIEVED, "receipt_p50_us", P99_US, "all_cpu_pct"] {
             row.extend(cells_of(view, cell, metric, 1));
         }
         table.row(row);

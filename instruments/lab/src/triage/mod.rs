@@ -63,6 +63,8 @@ pub struct Seen {
     pub load_packets: u64,
     /// Figures of the scenario `host`, and [`LATE_AFTER`].
     pub sums: BTreeMap<String, f64>,
+    /// True if the engine's ledger accounts for every packet of these windows.
+    pub balanced: bool,
 }
 
 /// Datagrams read after a later one of their flow, without those that the engine itself sent in
@@ -108,6 +110,14 @@ pub struct Triage {
     /// Number of the stored run's pairs that are in no observation, because they were not admitted
     /// or had their CPUs at another distance.
     pub left_out: usize,
+}
+
+impl Triage {
+    /// Returns true if the ledger of each observation accounts for every packet.
+    #[must_use]
+    pub fn balanced(&self) -> bool {
+        self.seen.iter().all(|seen| seen.balanced)
+    }
 }
 
 impl Cause {

@@ -49,10 +49,19 @@ const PARTS: [(&str, Cause, &str); 5] = [
 pub fn judge(seen: &[Seen]) -> Verdict {
     let mut verdict = Verdict { causes: Vec::new(), untold: Vec::new() };
     let find = |own: bool, cap: Cap| seen.iter().find(|one| one.own == own && one.cap == cap);
+    verdict.untold.extend(seen.iter().filter(|one| !one.balanced).map(unbalanced));
     let Some(batch) = find(true, Cap::Batch) else {
         verdict.untold.push("There is no window with batches.".into());
         return verdict;
     };
+    if batch.packets == 0 && batch.sums.is_empty() {
+        verdict.untold.push(
+            "All pairs with batches were left out, so nothing was counted. A run on a quiet machine would tell, or \
+             windows run now (--extra)."
+                .into(),
+        );
+        return verdict;
+    }
     let one = find(true, Cap::One);
     let finding = |name: &str, cause: Cause, why: &str| Finding {
         cause,
@@ -104,6 +113,20 @@ pub fn judge(seen: &[Seen]) -> Verdict {
     unexplained(batch, one, &mut verdict);
     verdict.causes.sort_by(|a, b| b.per_million.total_cmp(&a.per_million));
     verdict
+}
+
+/// Returns an open question on windows whose ledger does not balance.
+fn unbalanced(seen: &Seen) -> String {
+    let cap = match seen.cap {
+        Cap::One => "a cap of 1",
+        Cap::Two => "a cap of 2",
+        Cap::Batch => "batches",
+    };
+    format!(
+        "The engine lost account of packets with `{}` and {cap}: its ledger does not balance, and counts of these \
+         windows may be wrong.",
+        seen.device
+    )
 }
 
 /// Returns true if the count `name` reaches both limits of a fault; `None` if it was not counted.
@@ -173,7 +196,7 @@ mod tests {
         sums.extend(counts.iter().map(|(name, n)| ((*name).to_owned(), *n)));
         let is_late = counts.iter().any(|(name, _)| *name == LATE_AFTER);
         let load_packets = if is_late { 1_000_000 } else { 0 };
-        Seen { device, own, cap, packets: 1_000_000, load_packets, sums }
+        Seen { device, own, cap, packets: 1_000_000, load_packets, sums, balanced: true }
     }
 
     fn causes(seen: &[Seen]) -> Vec<Cause> {
@@ -258,10 +281,24 @@ mod tests {
     }
 
     #[test]
+    fn a_ledger_that_does_not_balance_is_told_beside_the_causes() {
+        let mut own = seen(true, Cap::Batch, &[("inlet_lost", 400.0), ("core_lost", -400.0)]);
+        own.balanced = false;
+        let verdict = judge(&[own, seen(true, Cap::One, &[])]);
+        assert_eq!((verdict.causes.len(), verdict.untold.len()), (1, 1), "{verdict:?}");
+        let why = "The engine lost account of packets with `xdp` and batches";
+        assert!(verdict.untold[0].starts_with(why), "{verdict:?}");
+    }
+
+    #[test]
     fn what_was_not_counted_is_said() {
         let mut old = seen(true, Cap::Batch, &[]);
         old.sums.clear();
-        assert_eq!(judge(&[old]).untold.len(), 4);
+        assert_eq!(judge(std::slice::from_ref(&old)).untold.len(), 4);
+        // Without any window, nothing is said of single counts.
+        old.packets = 0;
+        let told = judge(&[old]).untold;
+        assert!(told.len() == 1 && told[0].contains("All pairs with batches"), "{told:?}");
         assert_eq!(judge(&[]).untold, ["There is no window with batches."]);
     }
 }

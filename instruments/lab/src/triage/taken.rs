@@ -100,10 +100,11 @@ impl Case {
             let Some(kept) = told(one).filter(|_| others(one) == others(worst)) else { continue };
             let (device, own) = (port_of(&kept.b), std::ptr::eq(one, worst));
             left_out += one.pairs.len() - counted(one).len();
-            for (cap, sums) in
-                [(Cap::One, sum(one, |pair| &pair.a)), (Cap::Batch, sum(one, |pair| &pair.b))]
+            let [a, b] = [&one.ledger.a, &one.ledger.b].map(|ledger| ledger.balanced);
+            for (cap, balanced, sums) in
+                [(Cap::One, a, sum(one, |pair| &pair.a)), (Cap::Batch, b, sum(one, |pair| &pair.b))]
             {
-                seen.push(Seen { device: device.clone(), own, cap, ..sums });
+                seen.push(Seen { device: device.clone(), own, cap, balanced, ..sums });
             }
         }
         let (run, at) = (run.run.id.clone(), worst.at.clone());
@@ -204,7 +205,8 @@ fn take(
             *all.sums.entry(LATE_AFTER.into()).or_default() += late.max(0.0);
         }
     }
-    bench.finish().map(drop)
+    all.balanced &= bench.finish()?.ledger.balanced;
+    Ok(())
 }
 
 /// The settings of a workload, which a load in bursts replaces: its own, those of TCP's sockets, and
@@ -265,7 +267,7 @@ impl Seen {
     /// Returns an observation of no window.
     fn none(cap: Cap) -> Seen {
         let (device, sums) = (String::new(), BTreeMap::new());
-        Seen { device, own: false, cap, packets: 0, load_packets: 0, sums }
+        Seen { device, own: false, cap, packets: 0, load_packets: 0, sums, balanced: true }
     }
 
     fn add(&mut self, window: &Window) {

@@ -127,7 +127,9 @@ impl fmt::Display for Triage {
             table.row(row);
         }
         write!(f, "\n{table}")?;
-        for seen in self.seen.iter().filter(|seen| seen.cap == Cap::Batch) {
+        // Without admitted windows, no counter was read.
+        let is_counted = |seen: &&Seen| seen.cap == Cap::Batch && !seen.sums.is_empty();
+        for seen in self.seen.iter().filter(is_counted) {
             f.write_str(&wrapped(&receivers(seen), "", "  "))?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Tests of the tables below those in a post's layout, which come from the windows' figures.
 
-use linerate_lab::record::{PairRecord, Run, Status, Verdict, Window};
+use linerate_lab::record::{Effect, PairRecord, Run, Status, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
@@ -126,6 +126,27 @@ fn totals_of_post_002_leave_out_rows_of_which_most_pairs_were_disturbed() {
     ] {
         assert!(words.contains(wanted), "no {wanted:?} in\n{words}");
     }
+}
+
+#[test]
+fn row_of_post_002_that_missed_its_load_is_named_and_its_p99_is_shown() {
+    let mut run = batch();
+    run.run.config_toml = Some(include_str!("../../experiments/batch.toml").into());
+    let probes = [("receipt_count", 338.0), ("receipt_p99_ns", 91_000.0)];
+    let cell = &mut run.cells[0];
+    (cell.pairs, cell.status) = (vec![pair(&probes, &probes, 2000); 3], Status::Unreachable);
+    cell.metrics.clear();
+    let words = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    let left_out = "The totals and the mean leave out rows without an effect on goodput_kb_s: \
+                    TCP Size:32 Procs:1.";
+    assert!(words.contains(left_out), "{words}");
+    assert!(!words.contains("p99 is n/a"), "{words}");
+    // The windows of the row have a percentile, but nothing says how both sides compare.
+    run.cells[0].status = Status::Ok;
+    run.cells[0].metrics.insert("doorbells_per_packet".into(), Effect::default());
+    let words = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "p99 is n/a (–): windows have it, but no row has an effect on it.";
+    assert!(words.contains(why), "{words}");
 }
 
 /// Checks that a price of which no pair can be used is in the line, as the change could be 0 there.

@@ -88,6 +88,21 @@ fn pairs_that_were_not_admitted_are_in_no_sum_and_are_counted() {
     cell.pairs.iter_mut().for_each(|pair| pair.accepted = false);
     let none = triage(&run(vec![cell]), &[]);
     assert_eq!((none.in_short().as_str(), none.left_out), ("cause: cannot be told", 4));
+    let text = none.to_string();
+    assert!(text.contains("All pairs with batches were left out"), "{text}");
+    assert!(!text.contains("was not counted") && !text.contains("all 0"), "{text}");
+}
+
+#[test]
+fn cell_whose_ledger_does_not_balance_is_told_and_triage_is_not_balanced() {
+    let mut cell = cell("xdp", "4096", &[("core_lost", -800.0)]);
+    assert!(triage(&run(vec![cell.clone()]), &[]).balanced());
+    cell.ledger.b.balanced = false;
+    let told = triage(&run(vec![cell]), &[]);
+    assert!(!told.balanced());
+    assert_eq!(told.in_short(), "cause: cannot be told");
+    let why = "The engine lost account of packets with `xdp` and batches";
+    assert!(told.verdict.untold[0].starts_with(why), "{told}");
 }
 
 #[test]

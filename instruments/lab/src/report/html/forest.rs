@@ -8,9 +8,9 @@ use linerate_show::svg::{Axis, Mark, Svg};
 use linerate_show::table::{Cell, Table};
 
 use super::{figure_of, more, rows};
-use crate::compare::{trends_of, unlike};
+use crate::compare::{Known, trends_of, unlike};
 use crate::experiment::Experiment;
-use crate::record::{Effect, Run, Status, Verdict};
+use crate::record::{CellRecord, Effect, Run, Status, Verdict};
 use crate::report::remarks::reason;
 use crate::report::tables;
 use crate::report::view::{Shown, View};
@@ -142,27 +142,24 @@ pub(super) fn section(told: &[Run]) -> String {
     let older = runs.len().saturating_sub(RUNS_MAX);
     runs.drain(..older);
     let experiments: Vec<Option<Experiment>> = runs.iter().copied().map(experiment_of).collect();
-    let known: Vec<(&Run, Option<&Experiment>)> =
+    let known: Vec<Known<'_>> =
         runs.iter().copied().zip(experiments.iter().map(Option::as_ref)).collect();
     let Some(&newest) = known.last() else { return String::new() };
-    let chart = |(name, cell): (&str, &crate::record::CellRecord)| {
+    let chart = |(name, cell): (&str, &CellRecord)| {
         let mut reasons: Vec<String> = Vec::new();
         let lines: Vec<Line<'_>> = known
             .iter()
-            .map(|&(run, experiment)| {
-                let same = run.cells.iter().find(|other| other.at == cell.at);
+            .map(|&known| {
+                let same = known.0.cells.iter().find(|other| other.at == cell.at);
+                let missing = same.map_or("not in this run", |_| "no value in this run");
                 let effect = same.and_then(|cell| cell.metrics.get(&metric.name));
-                let why = unlike(newest, (run, experiment), &cell.at, metric.clock);
-                let why = match std::ptr::eq(run, newest.0) {
-                    true => why.map(|_| "most pairs of the newest run were disturbed".to_owned()),
-                    false => why,
-                };
+                let effect = effect.ok_or_else(|| missing.to_owned());
+                let why = effect.as_ref().ok().and_then(|_| remark(newest, known, cell, metric));
                 let mark = if why.is_some() { " *" } else { "" };
                 if let Some(why) = why.filter(|why| !reasons.contains(why)) {
                     reasons.push(why);
                 }
-                let effect = effect.ok_or_else(|| "not in this run".to_owned());
-                Line { name: label(run) + mark, effect }
+                Line { name: label(known.0) + mark, effect }
             })
             .collect();
         let at = if name.is_empty() { String::new() } else { format!(", {name}") };
@@ -175,6 +172,35 @@ pub(super) fn section(told: &[Run]) -> String {
     let cells = more(measured.len().saturating_sub(CELLS_MAX), ["cell", "cells"]);
     let charts: String = measured.into_iter().take(CELLS_MAX).map(chart).collect();
     format!("<div class=\"charts\">{charts}</div>\n{cells}{}", values(&runs, &metric.name))
+}
+
+/// Returns the reason why the change of `metric` in `cell` of a run cannot be compared with that of
+/// the newest run; `None` if it can.
+fn remark(
+    newest: Known<'_>,
+    known: Known<'_>,
+    cell: &CellRecord,
+    metric: &Shown,
+) -> Option<String> {
+    let why = unlike(newest, known, &cell.at, metric.clock);
+    if std::ptr::eq(known.0, newest.0) {
+        return why.map(|why| format!("in the newest run {why}"));
+    }
+    let formula = another_formula(newest, known, &metric.name).map(str::to_owned);
+    let all: Vec<String> = formula.into_iter().chain(why).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Returns the difference between the ways in which two runs compute a metric; `None` if there is
+/// none, or if a run does not say how.
+fn another_formula(newest: Known<'_>, known: Known<'_>, name: &str) -> Option<&'static str> {
+    let [is, was] =
+        [newest.1?, known.1?].map(|one| one.metrics.iter().find(|metric| metric.name == name));
+    let (is, was) = is.zip(was)?;
+    if is.formula != was.formula {
+        return Some("another formula");
+    }
+    (is.clock != was.clock).then_some("another clock")
 }
 
 /// Returns a sentence on the mark of runs, with its reasons; empty if no run is marked.
@@ -268,8 +294,28 @@ mod tests {
         runs[1].cells[0].pairs.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
         let page = section(&runs);
         assert!(page.contains("build11 2026-01-11 *"), "{page}");
-        let why = "* Not comparable: most pairs of the newest run were disturbed.";
+        let why = "* Not comparable: in the newest run most pairs were disturbed.";
         assert!(page.contains(why), "{page}");
+    }
+
+    #[test]
+    fn a_run_with_another_formula_or_clock_is_marked() {
+        let toml = experiment().toml;
+        for (from, to, why) in [
+            ("value = \"packets\"", "value = \"2 * packets\"", "another formula"),
+            ("clock = \"cost\"", "clock = \"count\"", "another clock"),
+        ] {
+            let mut runs = [run(10), run(11)];
+            runs[0].run.config_toml = Some(toml.replace(from, to));
+            runs[1].run.config_toml = Some(toml.clone());
+            for run in &mut runs {
+                let toml = run.run.config_toml.clone().unwrap();
+                analyse(&Experiment::parse(&toml, "pool.toml").unwrap(), run);
+            }
+            let page = section(&runs);
+            assert!(page.contains("build10 2026-01-10 *"), "{page}");
+            assert!(page.contains(&format!("* Not comparable: {why}.")), "{page}");
+        }
     }
 
     #[test]
