@@ -302,7 +302,7 @@ Examples:
   linerate lab triage last --only device=packet
 
 Exit status: 0 a cause is named, or there is none; 1 the run cannot be read; 2 wrong request;
-4 the cause is unknown, and the output says how to find it.";
+4 the cause is unknown, and the output says how to find it; 6 packets are unaccounted for.";
 
 const EXPORT: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use linerate_lab::triage::{Case, Extra};
 use super::args::Triage;
 use super::report::{document, read};
 use super::run::only;
-use crate::errors::{Failure, INCONCLUSIVE};
+use crate::errors::{Failure, INCONCLUSIVE, UNBALANCED};
 use crate::screen::Screen;
 
 /// Names the cause of a run's losses and disorder; returns the exit status.
@@ -29,5 +29,9 @@ pub fn triage(asked: &Triage, screen: &Screen) -> Result<u8, Failure> {
     let triage = case.answer();
     screen.result(|| triage.to_string(), || document(&triage))?;
     let told = triage.verdict.untold.is_empty() || !triage.verdict.causes.is_empty();
-    Ok(if told { 0 } else { INCONCLUSIVE })
+    Ok(match () {
+        () if !triage.balanced() => UNBALANCED,
+        () if told => 0,
+        () => INCONCLUSIVE,
+    })
 }

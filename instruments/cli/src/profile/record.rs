@@ -388,9 +388,10 @@ fn shallow(profile: &Profile) -> Option<String> {
     })
 }
 
-/// Returns a remark with the reason why there is no sample, if there is none.
+/// Returns a remark with the reason why there is no sample, if there is none and none was lost.
 fn nothing(profile: &Profile, hz: Option<f64>) -> Option<String> {
-    let cpu_ns = profile.conditions.cpu_ns.filter(|_| profile.counted() == 0)?;
+    let is_none = profile.counted() == 0 && profile.lost == 0;
+    let cpu_ns = profile.conditions.cpu_ns.filter(|_| is_none)?;
     let each = match (hz, profile.event.period) {
         (Some(hz), _) => format!("{:.3} ms of it", 1e3 / hz),
         (None, Some(period)) => format!("{} {}", thousands(period), profile.event.name),

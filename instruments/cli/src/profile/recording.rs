@@ -333,8 +333,9 @@ impl Perf {
         command
     }
 
-    /// Returns the recorded profile; `None` if it has no sample. If there are samples of several
-    /// events, the profile is of the first, and a remark names the others.
+    /// Returns the recorded profile; `None` if it has no sample. If all samples were lost, it has
+    /// their number and no row. If there are samples of several events, the profile is of the first,
+    /// and a remark names the others.
     pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
@@ -469,5 +470,13 @@ mod tests {
         let said = "the samples are of x:a alone; left out: 2 of x:b, 1 of x:c, 1 of x:d, and more \
                     (record one event at a time)";
         assert_eq!((five.counted(), &*five.remarks), (1, &[said.to_owned()][..]));
+    }
+
+    #[test]
+    fn recording_of_which_all_samples_were_lost_is_no_error_and_has_their_number() {
+        let text = "spin 8304 22986.2: PERF_RECORD_LOST lost 7\n";
+        let read = read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap();
+        let profile = of_first_event(read).unwrap();
+        assert_eq!((profile.lost, profile.counted()), (7, 0));
     }
 }

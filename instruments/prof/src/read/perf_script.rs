@@ -189,6 +189,10 @@ impl Script {
 
     fn finish(mut self) -> Read {
         self.end_sample();
+        // A recording of which all samples were lost is still a recording: keep their number.
+        if self.events.is_empty() && self.lost > 0 && self.read.complaints_total == 0 {
+            self.events.push(OfEvent { name: UNKNOWN.to_owned(), ..OfEvent::default() });
+        }
         for event in self.events {
             let mut profile = event.into_profile();
             profile.conditions = self.conditions.clone();
@@ -343,6 +347,9 @@ mod tests {
         let read = text(&format!("{lost}a 1 1.0: x: 10 f (/a)\na 1 1.0: y: 10 f (/a)\n"));
         assert_eq!((read.profiles[0].lost, read.profiles[1].lost), (7, 0));
         assert!(read.profiles[0].remarks[0].contains("not said"));
+        let alone = text(lost);
+        assert_eq!((alone.profiles[0].lost, alone.profiles[0].counted()), (7, 0));
+        assert!(text(&format!("{lost}a 1 1.0: 5\n")).profiles.is_empty(), "a broken sample");
     }
 
     #[test]
