@@ -52,11 +52,17 @@ queues_are() {
 matrix() {
     for size in 32 128 512 4096; do
         for streams in 1 8 16; do
+            status=0
             # shellcheck disable=SC2086
             ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" -t "$seconds" $delay -J >came 2>&1 ||
-                echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
+                status=$?
             rate=$(number sum_received bits_per_second)
-            echo "guest: cell $test|size $size|connections $streams|$device $side kB/s|$(awk "BEGIN { print int(${rate:-0} / 8000) }")"
+            if [ "$status" != 0 ] || [ -z "$rate" ]; then
+                why=$(sed -n 's/.*"error"://p' came)
+                echo "guest: n/a $test, size $size, connections $streams, $device $side|iperf3 ended with status $status${why:+: $why}"
+                continue
+            fi
+            echo "guest: cell $test|size $size|connections $streams|$device $side kB/s|$(awk "BEGIN { print int($rate / 8000) }")"
             echo "guest: cell $test|size $size|connections $streams|$device $side again|$(number sum_sent retransmits)"
         done
     done

@@ -31,11 +31,17 @@ is() {
 }
 
 # Fails, and sets `limit`, if the card that can hold its interrupts holds them too little, or holds them though it is told
-# not to.
+# not to. Counts in `judged` the windows that it judges.
 held_as_told() {
     case "$what,$setting,$reader,$rate" in
-    'e1000, mitigation on,rx-usecs 0,kernel,10000') limit='at most 3' && is "$per" '<=' 3 ;;
-    'e1000, mitigation on,rx-usecs 1000,kernel,10000') limit='at least 5' && is "$per" '>=' 5 ;;
+    'e1000, mitigation on,rx-usecs 0,kernel,10000')
+        judged=$((judged + 1)) limit='at most 3'
+        is "$per" '<=' 3
+        ;;
+    'e1000, mitigation on,rx-usecs 1000,kernel,10000')
+        judged=$((judged + 1)) limit='at least 5'
+        is "$per" '>=' 5
+        ;;
     esac
 }
 
@@ -68,9 +74,15 @@ window() {
         lost=" ($((count - came)) lost)"
         echo "guest: wrong $where|$came of $count packets came"
     fi
-    per=$(awk "BEGIN { printf \"%.1f\", $came / ($fired ? $fired : 1) }")
+    if [ "$fired" -gt 0 ]; then
+        per=$(awk "BEGIN { printf \"%.1f\", $came / $fired }")
+        held_as_told || echo "guest: wrong $where|$per packets an irq, and not $limit"
+    else
+        # A virtio card that defers its interrupts can do without; an e1000 cannot, so its irqs were not found.
+        per='no irq'
+        case $what in e1000*) echo "guest: wrong $where|no irq was counted for $came packets" ;; esac
+    fi
     echo "guest: cell $what|$setting|$name|$rate/s|$per$lost"
-    held_as_told || echo "guest: wrong $where|$per packets an irq, and not $limit"
     [ "$reader" = kernel ] && return
     per=$(sed -n 's/.*"packets_per_irq":\([0-9]*[.][0-9]\).*/\1/p' own)
     echo "guest: cell $what|$setting|  its wake-ups, $reader|$rate/s|$per"
@@ -114,13 +126,14 @@ take() {
 
 # shellcheck disable=SC2154
 rates=$(echo "$loads" | tr , ' ')
+judged=0
 nic_of 3
 sender=$nic
 ip link set "$sender" up
 echo "add_device $sender" >/proc/net/pktgen/kpktgend_0
 take 0 'e1000, mitigation off' && coalesce rx-usecs 1000
-take 1 'e1000, mitigation on' && for usecs in 0 1000; do coalesce rx-usecs "$usecs"; done
-if [ "$card" = 1 ]; then
+if take 1 'e1000, mitigation on'; then
+    for usecs in 0 1000; do coalesce rx-usecs "$usecs"; done
     reader=napi rate=${rates##* } setting='rx-usecs 0 <-> 1000'
     window toggle
 fi
@@ -132,6 +145,9 @@ if take 2 virtio-net; then
     echo 2 >"/sys/class/net/$nic/napi_defer_hard_irqs"
     echo 1000000 >"/sys/class/net/$nic/gro_flush_timeout"
     windows
+fi
+if [ "$judged" -lt 2 ]; then
+    echo "guest: n/a the limits of packets an irq|$judged of 2 windows were judged: they are of 10000/s into a socket, by e1000 with mitigation"
 fi
 echo "guest: done 0"
 poweroff -f

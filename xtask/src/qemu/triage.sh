@@ -11,18 +11,24 @@ counted() {
     cat "/sys/class/net/$out/statistics/tx_packets"
 }
 
-# Runs one test, and adds its figures to the device's.
+# Runs one test, and adds its figures to the device's. A test that fails is a wrong result, because the cause is judged by the
+# sum of all.
 one() {
-    delay=-N name='TCP No Delay'
+    delay=-N name='TCP No Delay' status=0
     [ "$test" != 1 ] || delay='' name=TCP
     # shellcheck disable=SC2086
     ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" $delay -t "$seconds" -J >came 2>&1 3>&- ||
-        echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
+        status=$?
     resent=$(number sum_sent retransmits)
     kbytes=$(number sum_received bits_per_second | awk '{ print int($1 / 8000) }')
-    again=$((again + ${resent:-0})) rate=$((rate + ${kbytes:-0}))
-    echo "guest: cell $row|$name, $size bytes, $streams|$device kB/s|${kbytes:-0}"
-    echo "guest: cell $row|$name, $size bytes, $streams|$device again|${resent:-0}"
+    if [ "$status" != 0 ] || [ -z "$resent" ] || [ -z "$kbytes" ]; then
+        why=$(sed -n 's/.*"error"://p' came) failed=1
+        echo "guest: wrong $row|$name, $size bytes, $streams, $device|iperf3 ended with status $status${why:+: $why}"
+        return
+    fi
+    again=$((again + resent)) rate=$((rate + kbytes))
+    echo "guest: cell $row|$name, $size bytes, $streams|$device kB/s|$kbytes"
+    echo "guest: cell $row|$name, $size bytes, $streams|$device again|$resent"
 }
 
 # Runs the tests through a device with a cap; `again` is what was sent again.
@@ -38,7 +44,7 @@ tested() {
     ip -n west neigh flush dev eth0
     soon ip netns exec west ping -c 1 -W 1 10.7.0.2 >/dev/null
     row="fault: $fault|cap $cap"
-    again=0 rate=0
+    again=0 rate=0 failed=
     for test in $(echo "$tests" | tr , ' '); do
         for streams in $(echo "$connections" | tr , ' '); do
             for size in $(echo "$sizes" | tr , ' '); do
@@ -49,10 +55,12 @@ tested() {
     exec 3>&-
     wait "$pid" || echo "guest: wrong planted|$(cat own own.err | tr '\n' ' ')"
     read -r _ received _ dropped _ said <own
-    echo "guest: cell $row|$device kB/s|$rate"
+    # A sum without one of its tests is compared with none.
+    [ -z "$failed" ] || rate=
+    [ -z "$rate" ] || echo "guest: cell $row|$device kB/s|$rate"
     [ "$cap" != 1 ] || eval "org_$device=$rate"
-    eval "org=\${org_$device:-0}"
-    [ "$cap" = 1 ] || echo "guest: cell $row|$device gain %|$(awk "BEGIN { printf \"%.1f\", $org ? 100 * ($rate / $org - 1) : 0 }")"
+    eval "org=\${org_$device:-}"
+    [ "$cap" = 1 ] || [ -z "$rate" ] || [ -z "$org" ] || echo "guest: cell $row|$device gain %|$(awk "BEGIN { printf \"%.1f\", $org ? 100 * ($rate / $org - 1) : 0 }")"
     echo "guest: cell $row|$device again|$again"
     echo "guest: cell $row|$device core lost|$dropped"
     echo "guest: cell $row|$device driver lost|$((said - $(counted) + before))"

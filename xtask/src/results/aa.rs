@@ -33,6 +33,9 @@ const CELLS: [(&str, &str); 4] = [
 const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
+/// Number of set-ups from which a difference can be distinguished from chance: a quick run of each
+/// experiment plans two cells and three metrics, which are six hypotheses.
+const SET_UPS_NEEDED: u64 = 8;
 /// The warning of a run that had too few set-ups to distinguish any difference from chance.
 const TOO_FEW: &str = "W-FEW-PAIRS";
 
@@ -100,7 +103,7 @@ fn ended(told: &[Value], failed: Option<Error>, out: Option<&Path>) -> Result<Do
     if let Some(out) = out {
         let document = json!({
             "schema": SCHEMA, "runs": told.len(), "able": able, "false": wrong, "at_most": bound,
-            "risk": RISK, "of": told,
+            "by_metric": by_metric(told), "risk": RISK, "of": told,
         });
         fs::write(out, format!("{document}\n"))
             .with_context(|| format!("cannot write {}", out.display()))?;
@@ -193,13 +196,32 @@ fn counted(told: &[Value]) -> (usize, usize, f64) {
         run["said"].as_object().is_some_and(|said| said.values().any(is))
     };
     let is_false = |run: &Value| any(run, |one| one[0] == "better" || one[0] == "worse");
-    let is_disturbed = |run: &Value| {
-        run["status"].as_array().is_some_and(|all| all.iter().any(|one| one == "inconclusive"))
-    };
     let could = |run: &Value| any(run, |_| true) && run["too_few"] != true && !is_disturbed(run);
     let wrong = told.iter().filter(|run| is_false(run)).count();
     let able = told.iter().filter(|run| could(run) || is_false(run)).count();
     (wrong, able, at_most(wrong, able))
+}
+
+fn is_disturbed(run: &Value) -> bool {
+    run["status"].as_array().is_some_and(|all| all.iter().any(|one| one == "inconclusive"))
+}
+
+/// Returns for each metric the number of false verdicts, and the number of times that it could have
+/// a verdict. Rates can have fewer than costs, because more pairs are disturbed for them.
+fn by_metric(told: &[Value]) -> BTreeMap<&str, (usize, usize)> {
+    let mut all: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for run in told {
+        for (place, one) in run["said"].as_object().into_iter().flatten() {
+            let metric = place.rsplit_once('/').map_or(place.as_str(), |(_, metric)| metric);
+            let set_ups = one[4].as_u64().or(one[3].as_u64()).unwrap_or(0);
+            let is_false = one[0] == "better" || one[0] == "worse";
+            let could = set_ups >= SET_UPS_NEEDED && !is_disturbed(run);
+            let (wrong, able) = all.entry(metric).or_default();
+            *wrong += usize::from(is_false);
+            *able += usize::from(is_false || could);
+        }
+    }
+    all
 }
 
 fn in_short(told: &[Value]) -> String {
@@ -212,11 +234,18 @@ fn in_short(told: &[Value]) -> String {
     let all: usize =
         told.iter().map(|run| run["said"].as_object().map_or(0, serde_json::Map::len)).sum();
     let same: usize = told.iter().map(sames).sum();
+    let metrics: Vec<String> = by_metric(told)
+        .iter()
+        .map(|(metric, (wrong, able))| {
+            format!("{metric} {wrong} of {able}, at most {:.1} %", 100.0 * at_most(*wrong, *able))
+        })
+        .collect();
     format!(
-        "{wrong} of {able} runs called the same code better or worse; at most {:.1} % at 95 % ({}); {} other runs could give no verdict; {same} of {all} verdicts were same",
+        "{wrong} of {able} runs called the same code better or worse; at most {:.1} % at 95 % ({}); {} other runs could give no verdict; by metric: {}; {same} of {all} verdicts were same",
         100.0 * bound,
         if bound <= PROMISED { "within 5 %" } else { "5 % is not shown" },
         told.len() - able,
+        metrics.join("; "),
     )
 }
 
@@ -300,6 +329,17 @@ mod tests {
         let (wrong, able, bound) = counted(&told);
         assert_eq!((wrong, able, bound), (1, 2, at_most(1, 2)), "false verdicts always count");
         assert!(in_short(&told).contains("3 other runs could give no verdict"));
+    }
+
+    #[test]
+    fn a_metric_with_too_few_pairs_is_not_counted_though_its_run_is() {
+        let mut few = run(["same", "unclear"]);
+        few["cells"][0]["metrics"]["rate"]["n_set_ups"] = 7.into();
+        let told = [summary(&few), summary(&run(["same", "better"]))];
+        assert_eq!(by_metric(&told), BTreeMap::from([("cpu", (0, 2)), ("rate", (1, 1))]));
+        assert_eq!(counted(&told).1, 2);
+        let said = in_short(&told);
+        assert!(said.contains("by metric: cpu 0 of 2, at most 77.6 %; rate 1 of 1"), "{said}");
     }
 
     #[test]
