@@ -25,7 +25,8 @@ pub(crate) struct Books {
 
 struct Pages {
     open: Vec<Arc<Page>>,
-    /// Closed pages: one for each kind, name and number. Written under the lock.
+    /// Closed pages: one for each kind, name and number, in the order of the last closing. Written
+    /// under the lock.
     closed: Vec<Arc<Page>>,
     /// Pages on which holders report how many packets they hold.
     tallies: Vec<Arc<TallyPage>>,
@@ -130,7 +131,8 @@ impl Pages {
         (1..CORES).find(|&core| !taken[core] && sums.outstanding[core] == 0).unwrap_or(0)
     }
 
-    /// Returns the page that sums up the closed pages of a kind, name and core.
+    /// Returns the page that sums up the closed pages of a kind, name and core, which becomes the
+    /// last one.
     fn closed(&mut self, kind: CoreKind, name: &str, core: usize) -> &Arc<Page> {
         let find = |pages: &[Arc<Page>], name: &str| {
             pages.iter().position(|p| (p.kind, p.core) == (kind, core) && p.name == name)
@@ -138,12 +140,12 @@ impl Pages {
         let full = self.closed.len() >= CLOSED_MAX;
         let known = find(&self.closed, name);
         let known = known.or_else(|| find(&self.closed, OTHERS).filter(|_| full));
-        let i = known.unwrap_or_else(|| {
-            let name = if full { OTHERS } else { name };
-            self.closed.push(Arc::new(Page::new(kind, name, core)));
-            self.closed.len() - 1
-        });
-        &self.closed[i]
+        let page = match known {
+            Some(i) => self.closed.remove(i),
+            None => Arc::new(Page::new(kind, if full { OTHERS } else { name }, core)),
+        };
+        self.closed.push(page);
+        &self.closed[self.closed.len() - 1]
     }
 }
 
@@ -230,7 +232,7 @@ impl Books {
     }
 
     /// Calls `look` for each page, with `true` if its writer is alive; the pages of closed writers
-    /// come last.
+    /// come last, in the order of closing.
     pub fn each(&self, mut look: impl FnMut(&Page, bool)) {
         let pages = self.lock();
         pages.open.iter().for_each(|page| look(page, true));

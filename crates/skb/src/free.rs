@@ -177,22 +177,33 @@ impl Local {
     }
 
     /// Puts this core's own frames on the list, and gathers those of other cores to return them.
+    ///
+    /// List and gathered frames together are at most the list's length, because a pool is sized by
+    /// that length, and no other core gets either.
     fn keep_own(&mut self, frames: &[u32]) {
         for run in frames.chunk_by(|a, b| handle::same_core(*a, *b)) {
             if handle::core(run[0]) == self.page.core {
+                if self.list.len() + self.away.len() + run.len() > self.hot_list_len {
+                    self.send_away();
+                }
                 self.keep_here(run);
                 continue;
             }
-            let most = if self.hot_list_len == 0 { 0 } else { self.away.capacity().min(AWAY) };
+            let most = self.away.capacity().min(AWAY).min(self.hot_list_len);
             if self.away.len() + run.len() > most {
                 self.send_away();
             }
             if run.len() > most {
                 self.page.spilled(run.len());
                 self.umem().put_home(run);
-            } else {
-                self.away.extend_from_slice(run);
+                continue;
             }
+            // Half of the list goes, so that a full list does not cost a lock for each run.
+            let gathered = self.away.len() + run.len();
+            if self.list.len() + gathered > self.hot_list_len {
+                self.make_room(gathered);
+            }
+            self.away.extend_from_slice(run);
         }
         self.publish();
     }

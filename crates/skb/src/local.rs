@@ -41,7 +41,7 @@ pub struct Local {
     /// Free frames; the top is the one freed last.
     pub(crate) list: Vec<u32>,
     pub(crate) hot_list_len: usize,
-    /// Frames that the list has reserved because its length is the default.
+    /// Frames that the list has reserved because its length is the default, or a shorter one.
     reserved: u32,
     pub(crate) jumbo: Vec<u32>,
     /// Most jumbo frames on the list: as many as it has reserved.
@@ -125,7 +125,8 @@ impl Local {
         self.page.core
     }
 
-    /// Returns the most frames that the local keeps on its hot list.
+    /// Returns the most frames that the local keeps on its hot list, including those that it
+    /// gathers for other cores ([`Return::Home`]).
     #[must_use]
     pub fn hot_list_len(&self) -> usize {
         self.hot_list_len
@@ -133,6 +134,10 @@ impl Local {
 
     /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the depot,
     /// the coldest first. Returns the length that was applied: at most 65,536, and at most the frames of the pool.
+    ///
+    /// A default list ([`Pool::local`]) that becomes shorter leaves the difference to later default
+    /// lists. If it becomes longer again, it does not take the difference from them: the program
+    /// adds the new length up, as that of [`Pool::local_with`].
     pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
         let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST.max as usize);
         if self.hot_list_len == 0 && frames > 0 {
@@ -140,9 +145,15 @@ impl Local {
         }
         self.hot_list_len = frames;
         self.page.hot_list_len.set(frames as u64);
-        self.send_cold(self.list.len().saturating_sub(frames));
-        if frames == 0 {
+        if self.list.len() + self.away.len() > frames {
             self.send_away();
+        }
+        self.send_cold(self.list.len().saturating_sub(frames));
+        let still_reserved = self.reserved.min(frames as u32);
+        let given_back = self.reserved - still_reserved;
+        self.reserved = still_reserved;
+        self.umem().list_budget.fetch_add(given_back, Ordering::Relaxed);
+        if frames == 0 {
             let jumbo = self.jumbo.len();
             if jumbo > 0 {
                 self.page.level.subtract(jumbo as u64);
@@ -307,6 +318,48 @@ mod tests {
         // A local that ends gives back what its list reserved.
         drop((producer, consumers));
         assert_eq!(pool.local().hot_list_len(), 1024);
+    }
+
+    #[test]
+    fn default_list_that_becomes_shorter_gives_back_what_it_has_reserved() {
+        let pool = Pool::builder().build().unwrap();
+        let mut mem = pool.local();
+        assert_eq!((mem.hot_list_len(), pool.local().hot_list_len()), (1024, 512));
+        assert_eq!(mem.set_hot_list_len(24), 24);
+        assert_eq!(pool.local().hot_list_len(), (2048 - 24) / 2);
+        // A longer list takes nothing back.
+        assert_eq!(mem.set_hot_list_len(2000), 2000);
+        assert_eq!(pool.local().hot_list_len(), (2048 - 24) / 2);
+        drop(mem);
+        assert_eq!(pool.umem().list_budget.load(Ordering::Relaxed), 2048);
+    }
+
+    #[test]
+    fn frames_gathered_for_other_cores_are_within_the_hot_list() {
+        let held = |mem: &Local| mem.list.len() + mem.away.len();
+        let pool = Pool::builder().frames(512).return_to(Return::Home).build().unwrap();
+        let mut producer = pool.local();
+        let mut idle = [(); 8].map(|()| pool.local());
+        let mut batch = Batch::with_capacity(64);
+        // More than the pool has, so that each list is as full as it gets.
+        for round in 0..64 {
+            assert_eq!(producer.alloc(&mut batch, 32), 32, "round {round}");
+            batch.consume(&mut idle[round % 8]);
+            assert!(idle.iter().all(|mem| held(mem) <= mem.hot_list_len()), "round {round}");
+        }
+        drop(idle);
+        // A core that frees frames of its own too has both within that length.
+        let mut mem = pool.local_with(16);
+        for round in 0..64 {
+            let (own, foreign) = (round % 5, round % 7);
+            assert_eq!(mem.alloc(&mut batch, own), own);
+            assert_eq!(producer.alloc(&mut batch, foreign), foreign);
+            batch.consume(&mut mem);
+            assert!(held(&mem) <= 16, "round {round}: {}", held(&mem));
+        }
+        assert_eq!(mem.set_hot_list_len(4), 4);
+        assert!(held(&mem) <= 4, "{}", held(&mem));
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
     }
 
     #[test]

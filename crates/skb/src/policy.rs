@@ -51,7 +51,8 @@ pub enum Return {
     /// The hot list of the core that frees the frame.
     #[default]
     Local,
-    /// The core that allocated the frame; frames are returned 64 at a time. A plain drop puts the
-    /// frame on the list of the thread that drops it, which returns frames half a list at a time.
+    /// The core that allocated the frame; frames are returned up to 64 at a time, and until then
+    /// count as on the hot list of the core that freed them. A plain drop puts the frame on the
+    /// list of the thread that drops it, which returns frames half a list at a time.
     Home,
 }

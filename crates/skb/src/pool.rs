@@ -91,7 +91,8 @@ impl Pool {
     ///
     /// No owner gives back the frames on its hot list for another owner. A pool therefore needs the
     /// sum of all lists of a given length and of all other holders ([`Holders`]). With fewer
-    /// frames, all of them can come to rest on the lists of idle owners.
+    /// frames, all of them can come to rest on the lists of idle owners. The length includes the
+    /// frames that the owner gathers for other cores ([`Return::Home`]).
     #[must_use]
     pub fn local_with(&self, hot_list_len: usize) -> Local {
         self.local_named("local", hot_list_len)
@@ -288,7 +289,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the size of a frame in bytes: a power of two from 256 to 65536.
+    /// Sets the size of a frame in bytes: a power of two, 512 to 65536, or 256 if the headroom is
+    /// smaller than that.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.shape.frame_bytes = bytes;

@@ -58,6 +58,8 @@ impl Shape {
             let asked = kind == "frame" || self.jumbo_frames > 0;
             let (lo, hi) = (FRAME_MIN_BYTES, FRAME_SIZE.max as u32);
             if asked && (!(lo..=hi).contains(&bytes) || !bytes.is_power_of_two()) {
+                // The least frame that has room beside the headroom.
+                let lo = lo.max((self.headroom_bytes.min(hi - 1) + 1).next_power_of_two());
                 let why =
                     format!("a {kind} of {bytes} bytes; it must be a power of two, {lo} to {hi}");
                 return bad(why, "2048 carries a full Ethernet frame, 16384 one of 9000 bytes");
@@ -120,8 +122,9 @@ mod tests {
         for (s, word) in [
             (shape(0, 2048, 256), "0 frames"),
             (shape(1 << 27, 2048, 256), "the maximum is"),
-            (shape(8, 2000, 256), "power of two"),
-            (shape(8, 128, 0), "power of two"),
+            (shape(8, 2000, 256), "power of two, 512 to 65536"),
+            (shape(8, 128, 0), "power of two, 256 to 65536"),
+            (shape(8, 128, u32::MAX), "power of two, 65536 to 65536"),
             (shape(8, 2048, 2048), "headroom"),
             (jumbo(8, 9000), "jumbo frame of 9000"),
             (jumbo(8, 2048), "jumbo frames of 2048"),

@@ -204,7 +204,9 @@ impl FreeMatrix {
         cpus.dedup();
         // The CPU of each core number: the CPU of its owner, or of its last owner.
         let mut home = [None; CORES];
-        for c in cores.iter().rev().filter(|c| c.core != 0) {
+        // Ended cores come in the order of their ends; a living one has the last word.
+        let (living, ended): (Vec<_>, Vec<_>) = cores.iter().partition(|c| c.alive);
+        for c in ended.into_iter().chain(living).filter(|c| c.core != 0) {
             home[c.core] = c.cpu;
         }
         let mut matrix =
@@ -362,6 +364,32 @@ mod tests {
         assert_eq!(dwell.quantile_ticks(0.9), Some(16));
         assert_eq!(dwell.quantile_ticks(0.99), Some(1024));
         assert_eq!(Dwell { counts: [0; DWELLS] }.quantile_ticks(0.5), None);
+    }
+
+    #[test]
+    fn home_cpu_of_a_core_number_is_that_of_its_last_owner() {
+        let core = |cpu, alive, freed| {
+            let mut core = CoreStats::of(&Page::new(CoreKind::Local, "owner", 1), alive);
+            core.cpu = Some(cpu);
+            core.used[1] = freed;
+            core
+        };
+        // In the order of closing, after the living one.
+        let [first, last] = [core(3, false, 0), core(5, false, 7)];
+        let ended = FreeMatrix::of(&[first.clone(), last.clone()]);
+        assert_eq!((ended.frees(5, 5), ended.frees(3, 5)), (7, 0));
+        let owned = FreeMatrix::of(&[core(4, true, 0), first, last]);
+        assert_eq!((owned.frees(4, 5), owned.frees(5, 5)), (7, 0));
+    }
+
+    #[test]
+    fn ended_cores_are_in_the_order_in_which_they_ended() {
+        let pool = crate::Pool::builder().frames(4).build().unwrap();
+        for name in ["a", "b", "a"] {
+            drop(pool.local_named(name, 0));
+        }
+        let names: Vec<_> = pool.stats().cores.into_iter().map(|c| c.name).collect();
+        assert_eq!(names, ["b", "a"]);
     }
 
     #[test]

@@ -134,8 +134,8 @@ impl Umem {
         umem.jumbo_free.store(u64::from(shape.jumbo_frames), Ordering::Relaxed);
         // Thread caches hold at most an eighth of the pool.
         umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);
-        // Half of the frames stay free for an owner whose list is empty, because no list gives back
-        // its frames for another.
+        // Hot lists of the default length hold at most half of the pool. Three eighths stay free
+        // for an owner whose list is empty, because no list gives back its frames for another.
         umem.list_budget.store(shape.frames / 2, Ordering::Relaxed);
         umem.jumbo_budget.store(shape.jumbo_frames / 2, Ordering::Relaxed);
         umem.books.reset();

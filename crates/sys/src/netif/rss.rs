@@ -31,6 +31,9 @@ const FUNCTION_KEPT: u8 = 0;
 pub struct Rss {
     /// Queues, indexed by the remainder of a packet's hash divided by the table's length.
     pub table: Vec<u32>,
+    /// True if the table equals the default for the number of the device's queues. The kernel does
+    /// not tell if a user has written it.
+    pub is_default: bool,
     /// Key of the hash; empty if the device does not report it.
     pub key: Vec<u8>,
     /// Bit of the hash function: 1 stands for Toeplitz.
@@ -47,9 +50,9 @@ impl Rss {
         self.table.get(hash as usize % self.table.len().max(1)).copied()
     }
 
-    /// Sets the table, the key, or both; an empty one is kept. A table that is the default for the
-    /// device's queues is set as the default, so that it follows their number. This changes the
-    /// machine.
+    /// Sets the table, the key, or both; an empty one is kept. A table that was the default
+    /// ([`is_default`](Rss::is_default)) is set as the default for the present number of queues, so
+    /// that it follows that number. This changes the machine.
     ///
     /// # Errors
     /// As [`Interface::set_rss`].
@@ -58,12 +61,15 @@ impl Rss {
     }
 
     /// Returns the parts of `before` to restore after this division was set: the table and the key, each if `now` still
-    /// has this one's and not the former. Returns `None` if there is nothing to restore.
+    /// has this one's and not the former. A table that was the default is restored also if this one is equal,
+    /// because a written one no longer follows the number of queues. Returns `None` if there is nothing to restore.
     #[must_use]
     pub fn undone(&self, before: &Rss, now: &Rss) -> Option<Rss> {
         let mut back = Rss::default();
-        if !self.table.is_empty() && self.table == now.table && before.table != now.table {
+        let is_former = before.table == now.table && !before.is_default;
+        if !self.table.is_empty() && self.table == now.table && !is_former {
             back.table.clone_from(&before.table);
+            back.is_default = before.is_default;
         }
         if !self.key.is_empty() && self.key == now.key && before.key != now.key {
             back.key.clone_from(&before.key);
@@ -88,7 +94,23 @@ impl Rss {
         let (entries, behind) = rest.split_at(table.min(rest.len()));
         let bytes = behind.iter().flat_map(|word| word.to_ne_bytes());
         let [function, transform, ..] = words.get(4).map_or([0; 4], |word| word.to_ne_bytes());
-        Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function, transform }
+        let (table, key) = (entries.to_vec(), bytes.take(key).collect());
+        Rss { table, is_default: false, key, function, transform }
+    }
+
+    /// Returns the parts of a wanted table and key that have to be written in place of `before`.
+    fn to_write(table: &[u32], key: &[u8], before: &Rss) -> Rss {
+        let mut wanted = Rss { table: table.to_vec(), key: key.to_vec(), ..Rss::default() };
+        // A default table is written although it is equal: unwritten, it follows the number of
+        // queues, and then leads to queues that were not asked for. Any other equal one is not
+        // written, because a default of the driver's own could not be restored as such.
+        if wanted.table == before.table && !before.is_default {
+            wanted.table.clear();
+        }
+        if wanted.key == before.key {
+            wanted.key.clear();
+        }
+        wanted
     }
 
     /// Returns the request that sets the table and the key; an empty one is kept. The hash function
@@ -154,7 +176,9 @@ impl Interface {
         let mut words = vec![0; HEAD_WORDS + table + key.div_ceil(4)];
         words[..4].copy_from_slice(&[ETHTOOL_GRSSH, 0, table as u32, key as u32]);
         self.words(&mut words, "ETHTOOL_GRSSH")?;
-        Ok(Rss::read(&words, table, key))
+        let mut rss = Rss::read(&words, table, key);
+        rss.is_default = self.rx_queues().is_ok_and(|queues| rss.is_default_of(queues));
+        Ok(rss)
     }
 
     /// Returns the number of rules that assign packets to queues before the hash does (`ethtool
@@ -176,32 +200,31 @@ impl Interface {
     /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is not the device's
     /// or a queue that it does not have.
     pub fn set_rss(self, table: &[u32], key: &[u8]) -> Result<RssGuard> {
-        let before = self.rss()?;
+        let mut before = self.rss()?;
         let is_odd = |len: usize, its: usize| len != 0 && len != its;
         if is_odd(table.len(), before.table.len()) || is_odd(key.len(), before.key.len()) {
             let [entries, bytes] = [before.table.len(), before.key.len()];
             let why = format!("it has a table of {entries} entries and a key of {bytes} bytes");
             return Err(Error::new(Code::PortSyntax, self.no_rss(), why).fix(self.look()));
         }
-        let mut asked = Rss { table: table.to_vec(), key: key.to_vec(), ..Rss::default() };
-        // The kernel keeps a table that was written when the number of queues changes, also if it
-        // was the default.
-        if asked.table == before.table {
+        let mut asked = Rss::to_write(table, key, &before);
+        let mut written = self.write_rss(&asked, before.transform);
+        let is_refused = written.as_ref().is_err_and(|e| e.code == Code::Unsupported);
+        if is_refused && asked.table == before.table {
+            // The device has the wanted table, and none can be written.
             asked.table.clear();
+            written = self.write_rss(&asked, before.transform);
         }
-        if asked.key == before.key {
-            asked.key.clear();
-        }
-        // The kernel refuses a request that sets nothing.
-        if asked != Rss::default() {
-            self.write_rss(&asked, before.transform)?;
-        }
+        // A table that was not written is the default still.
+        before.is_default &= !asked.table.is_empty();
         // Read the table back from the device, because some devices store less than was written.
-        match self.rss() {
+        match written.and_then(|()| self.rss()) {
             Ok(set) => Ok(RssGuard { interface: self, before, set }),
             Err(e) => {
-                // There is no guard that would restore the former division.
-                if let Some(back) = asked.undone(&before, &asked) {
+                // There is no guard that would restore the former division. A device that refuses
+                // the table may have stored the key.
+                let now = self.rss().unwrap_or_else(|_| asked.clone());
+                if let Some(back) = asked.undone(&before, &now) {
                     let _ = self.restore_rss(&back, before.transform);
                 }
                 Err(e)
@@ -211,16 +234,21 @@ impl Interface {
 
     /// Sets the table and the key of `rss`; `transform` is the device's present one.
     fn write_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
+        // The kernel refuses a request that sets nothing.
+        if rss.table.is_empty() && rss.key.is_empty() {
+            return Ok(());
+        }
         self.words(&mut rss.request(transform), "ETHTOOL_SRSSH")
     }
 
     /// Sets the table and the key of `rss` as [`Interface::write_rss`] does; a default table as
     /// such, because a written one counts as the user's: it stays when the number of queues changes.
     fn restore_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
-        let is_default = self.rx_queues().is_ok_and(|queues| rss.is_default_of(queues));
         let set = || self.words(&mut rss.request_default(transform), "ETHTOOL_SRSSH");
-        // The table is read back, because the driver may count its queues otherwise.
-        if is_default && set().is_ok() && self.rss().is_ok_and(|now| now.table == rss.table) {
+        // The number of queues may have changed since, and the default with it. The table is read
+        // back, because the default of this driver may be another one.
+        let is_restored = |now: Rss| now.is_default || now.table == rss.table;
+        if rss.is_default && set().is_ok() && self.rss().is_ok_and(is_restored) {
             return Ok(());
         }
         self.write_rss(rss, transform)
@@ -340,7 +368,7 @@ mod tests {
             table: table.to_vec(),
             key: key.to_vec(),
             function: 1,
-            transform: 0,
+            ..Rss::default()
         };
         let (before, set) = (rss(&[0, 1], &[7, 7]), rss(&[0, 0], &[1, 2]));
         let back =
@@ -362,7 +390,7 @@ mod tests {
             table: table.to_vec(),
             key: vec![7, 7],
             function: 1,
-            transform: 0,
+            ..Rss::default()
         };
         let interface = Interface::open("lo").unwrap();
         let guard = RssGuard { interface, before: rss([0, 1]), set: rss([0, 0]) };
@@ -407,9 +435,33 @@ mod tests {
     }
 
     #[test]
+    fn default_table_is_written_although_it_is_the_wanted_one_and_is_restored_as_the_default() {
+        let rss = |table: &[u32], is_default| {
+            let table = table.to_vec();
+            Rss { table, is_default, key: vec![7], ..Rss::default() }
+        };
+        let (default, chosen) = (rss(&[0, 1, 0], true), rss(&[1, 1, 0], false));
+        let asked = |before: &Rss| Rss::to_write(&before.table, &[7], before);
+        assert_eq!((asked(&default).table, asked(&default).key), (vec![0, 1, 0], vec![]));
+        assert_eq!(asked(&chosen), Rss::default(), "it stays as it is");
+        let back = |set: &Rss, before: &Rss, now: &Rss| {
+            set.undone(before, now).map(|back| (back.table, back.is_default))
+        };
+        // The restored table is the default one, whatever the number of queues is then.
+        let former = Some((vec![0, 1, 0], true));
+        assert_eq!(back(&asked(&default), &default, &default), former);
+        assert_eq!(back(&chosen, &default, &chosen), former);
+        assert_eq!(back(&chosen, &default, &rss(&[0, 0, 0], false)), None, "changed since");
+        let other = rss(&[0, 0, 0], false);
+        assert_eq!(back(&other, &chosen, &other), Some((vec![1, 1, 0], false)));
+        assert_eq!(back(&chosen, &chosen, &chosen), None);
+    }
+
+    #[test]
     fn a_division_is_read_as_it_is_written() {
         let key: Vec<u8> = (0..42).collect();
-        let rss = Rss { table: vec![0, 1, 2, 1], key, function: 1, transform: 2 };
+        let is_default = false;
+        let rss = Rss { table: vec![0, 1, 2, 1], is_default, key, function: 1, transform: 2 };
         let mut words = rss.request(rss.transform);
         let kept = u32::from_ne_bytes([0, 2, 0, 0]);
         assert_eq!(words[..6], [ETHTOOL_SRSSH, 0, 4, 42, kept, 0]);
