@@ -103,11 +103,12 @@ impl MemoryConfig {
             .fix(reader.fix("make the pool private")))
     }
 
-    /// Refuses frames of a new pool that are too large, or leave no room beside the headroom.
-    /// Without room, the number of frames that the holders need would be of no use.
+    /// Refuses frames of a new pool whose size no frame can have, or that leave no room beside the
+    /// headroom. Without room, the number of frames that the holders need would be of no use.
     fn check_frame_size(&self) -> Result<()> {
         let asked = self.frame_bytes.filter(|_| self.pool.is_none());
-        match asked.filter(|bytes| !FRAME_SIZE.allows((*bytes).into())) {
+        let is_size = |bytes: u32| FRAME_SIZE.allows(bytes.into()) && bytes.is_power_of_two();
+        match asked.filter(|bytes| !is_size(*bytes)) {
             None => Ok(()),
             Some(bytes) => {
                 let why = format!(
@@ -416,8 +417,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_room_beside_the_headroom_are_refused_by_their_size() {
-        for bytes in [256, 1 << 17] {
+    fn frames_of_a_size_that_cannot_be_are_refused_with_the_range_of_sizes() {
+        for bytes in [0, 256, 768, 3000, 1 << 17] {
             let asked = MemoryConfig { frame_bytes: Some(bytes), ..MemoryConfig::default() };
             let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
             let text = format!("a frame of {bytes} bytes; it must be a power of two, 512 to 65536");

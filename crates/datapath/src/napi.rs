@@ -129,6 +129,7 @@ impl Napi {
     }
 
     /// Receives up to `budget` packets into `batch`.
+    #[inline(always)]
     pub fn rx(&mut self, batch: &mut Batch, mem: &mut Local, budget: usize) -> usize {
         self.ops.rx(mem, batch, budget)
     }

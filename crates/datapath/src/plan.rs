@@ -268,7 +268,8 @@ pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
 }
 
 /// Returns the holders of the `pool`'s frames, except threads that drop packets; `hot_lists` has
-/// the length for each worker that uses the pool.
+/// the length for each worker that uses the pool, which includes the frames that the worker
+/// gathers for other cores.
 ///
 /// A stage may send packets to the other ports of its worker, whose backlogs then hold them.
 pub(crate) fn holders(

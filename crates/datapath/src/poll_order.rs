@@ -48,16 +48,20 @@ impl PollOrder {
         self.queues[place].queue
     }
 
-    /// Counts packets that the queue at a place has delivered.
+    /// Counts packets that the queue at a place has delivered; after the last place, orders the queues for the next turn.
+    #[inline(never)]
     pub fn count(&mut self, place: usize, packets: usize) {
+        let is_last = place + 1 == self.queues.len();
         let place = &mut self.queues[place];
         if place.shares {
             place.packets += packets;
         }
+        if is_last {
+            self.sort();
+        }
     }
 
-    /// Orders the queues for the next turn.
-    pub fn sort(&mut self) {
+    fn sort(&mut self) {
         // The index breaks ties, because a stable sort may allocate.
         self.queues.sort_unstable_by_key(|place| (place.packets, place.queue));
         if self.queues.last().is_some_and(|last| last.packets > LATELY) {

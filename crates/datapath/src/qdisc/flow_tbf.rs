@@ -198,6 +198,16 @@ impl FlowTbf {
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
     }
 
+    /// Returns true if a flow whose packets wait may have one more: it holds no more packets or bytes than there is room
+    /// for. Otherwise a few floods would take all room, and sources within their rate would lose.
+    #[inline(never)]
+    fn has_room(&self, has: &List) -> bool {
+        let (limit, held) = (self.limit, self.account.held());
+        has.packets < self.flow_packets
+            && has.packets as usize <= limit.packets - held.packets
+            && has.bytes <= limit.bytes - held.bytes
+    }
+
     /// Appends one packet to its flow; `found` is the flow's index when the batch was looked up, or
     /// `NONE`.
     fn enter(&mut self, held: Held, number: u64, found: u32, mem: &mut Local) {
@@ -213,19 +223,12 @@ impl FlowTbf {
         let found = if self.is(found, number) { found } else { self.find(number) };
         let is_used = found != NONE;
         let i = if is_used { found } else { self.begin(number, at_ns) };
-        let (limit, held_by_all) = (self.limit, self.account.held());
-        // A flow holds no more packets or bytes than there is room for. Otherwise a few floods would
-        // take all room, and sources within their rate would lose.
-        let fits = |has: &List| {
-            has.packets < self.flow_packets
-                && has.packets as usize <= limit.packets - held_by_all.packets
-                && has.bytes <= limit.bytes - held_by_all.bytes
-        };
-        let flow = match self.flows.get_mut(i as usize) {
-            // An empty flow, the frequent case, has room: the limit is not exceeded.
-            Some(flow) if flow.packets.packets == 0 || fits(&flow.packets) => flow,
-            _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
-        };
+        // An empty flow, the frequent case, has room, because the limit of all is not exceeded.
+        let has_room = |flow: &Flow| flow.packets.packets == 0 || self.has_room(&flow.packets);
+        if !self.flows.get(i as usize).is_some_and(has_room) {
+            return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem);
+        }
+        let flow = &mut self.flows[i as usize];
         flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
