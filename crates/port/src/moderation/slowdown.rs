@@ -120,6 +120,31 @@ pub(super) struct Probe {
     /// Index of the present stretch, and the packets and the time of each.
     at: usize,
     windows: [Window; STRETCHES],
+    spread: Spread,
+}
+
+/// The spread of the numbers of packets of full holds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Spread {
+    holds: f64,
+    packets: f64,
+    squares: f64,
+}
+
+impl Spread {
+    fn add(&mut self, packets: u32) {
+        let packets = f64::from(packets);
+        self.holds += 1.0;
+        self.packets += packets;
+        self.squares += packets * packets;
+    }
+
+    /// Returns the variance by the mean: 1 for packets that come at random, more for bursts.
+    fn dispersion(&self) -> f64 {
+        let mean = self.packets / self.holds.max(1.0);
+        let variance = self.squares / self.holds.max(1.0) - mean * mean;
+        (variance / mean.max(1e-9)).max(1.0)
+    }
 }
 
 impl Probe {
@@ -133,7 +158,13 @@ impl Probe {
         }
         let enough = Duration::from_nanos((STRETCH_PACKETS / rate) as u64);
         let stretch = enough.clamp(STRETCH_MIN, STRETCH_MAX).max(STRETCH_HOLDS * full);
-        Some(Probe { full, stretch, at: 0, windows: [Window::default(); STRETCHES] })
+        Some(Probe {
+            full,
+            stretch,
+            at: 0,
+            windows: [Window::default(); STRETCHES],
+            spread: Spread::default(),
+        })
     }
 
     /// Returns the present hold.
@@ -152,7 +183,11 @@ impl Probe {
 
     /// Adds the packets of a hold; returns true if the probe is over.
     pub fn add(&mut self, window: Window) -> bool {
-        let stretch = if self.is_full() { 2 * self.stretch } else { self.stretch };
+        let mut stretch = self.stretch;
+        if self.is_full() {
+            self.spread.add(window.packets);
+            stretch *= 2;
+        }
         let Some(sum) = self.windows.get_mut(self.at) else { return true };
         sum.packets = sum.packets.saturating_add(window.packets);
         sum.passed += window.passed;
@@ -160,7 +195,8 @@ impl Probe {
         self.at == STRETCHES
     }
 
-    /// Returns true if packets came faster in both stretches of shorter holds, by a ninth and by more than chance.
+    /// Returns true if packets came faster in both stretches of shorter holds, by a ninth and by more than chance, which
+    /// the spread of full holds tells.
     pub fn is_slowed(&self) -> bool {
         let [full, short, full_again, short_again] = self.windows;
         let slowest = short.rate().min(short_again.rate());
@@ -173,7 +209,7 @@ impl Probe {
         // The number of packets with full holds, for as long a time as the shorter ones took.
         let part = short.passed.as_secs_f64() / full.passed.as_secs_f64().max(1e-9);
         let (with_full, with_short) = (part * f64::from(full.packets), f64::from(short.packets));
-        let deviation = (with_short + part * with_full).sqrt();
+        let deviation = (self.spread.dispersion() * (with_short + part * with_full)).sqrt();
         slowest > fastest
             && with_full < SLOWED * with_short
             && with_short - with_full > CHANCE * deviation
@@ -215,6 +251,26 @@ mod tests {
         assert!(!probed([40, 13, 60, 15]), "the rate rose meanwhile");
         assert!(!probed([40, 9, 40, 9]), "slower with shorter holds");
         assert!(!probed([0; STRETCHES]));
+    }
+
+    #[test]
+    fn bursts_that_happen_to_come_with_shorter_holds_are_no_slowdown() {
+        // 80 packets in every other full hold, and 52 in each fourth of the shorter ones: 30 % more.
+        let probed = |burst: bool| {
+            let mut probe = Probe::begin(HOLD, 1e-4, &ring(1024)).unwrap();
+            for i in 0_u32.. {
+                let (full, short) = match burst {
+                    true => (80 * (i % 2), 52 * u32::from(i % 4 == 0)),
+                    false => (40, 13),
+                };
+                let packets = if probe.is_full() { full } else { short };
+                if probe.add(Window { packets, passed: probe.hold() }) {
+                    break;
+                }
+            }
+            probe.is_slowed()
+        };
+        assert!(probed(false) && !probed(true));
     }
 
     #[test]
