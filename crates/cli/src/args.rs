@@ -95,7 +95,7 @@ pub struct Gen {
     /// The port to send to: driver:arg[,key=value]; a verifying sink reads the other end of a ring
     pub port: String,
     /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate, for which
-    /// --for or --count is needed on an interface that the host itself uses
+    /// --for, --count, or shape= in the text of the port is needed on an interface that the host itself uses
     #[arg(long, value_parser = rate)]
     pub rate: Option<String>,
     /// Packets sent together at each wake-up, 1 to 1024; by default chosen by the rate, so that wake-ups
@@ -148,9 +148,9 @@ pub struct Run {
     /// no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Without more CPUs
-    /// than wires, a worker serves whole wires, several if there are fewer CPUs; with more CPUs
-    /// than wires, queue i of both ends belongs to one worker
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each wire has one
+    /// worker; workers beyond the CPUs named are not pinned. With more CPUs than wires, a wire may
+    /// have several workers, and queue i of both ends belongs to one of them
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
     /// Search for better CPUs during the run, which takes seconds. The search measures the CPU time of a packet in

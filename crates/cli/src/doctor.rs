@@ -11,7 +11,7 @@ use linerate::{Code, Driver, Registry, Spec};
 use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
 use linerate_sys::netif::Interface;
-use linerate_sys::rtnl::Neighbours;
+use linerate_sys::rtnl::HostUse;
 
 use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE, to_type};
@@ -47,11 +47,11 @@ pub struct Doctor {
     /// With --try of an xdp port: the neighbour for the ARP request; by default the gateway, or a known neighbour
     #[arg(long, value_name = "ADDR", requires = "full")]
     pub peer: Option<Ipv4Addr>,
-    /// With --try: do not ask for confirmation on the interface of the default route
+    /// With --try: do not ask for confirmation on an interface that the host itself uses
     #[arg(long, requires = "full")]
     pub yes: bool,
     /// Restore the settings of interfaces that killed runs have changed, in this network namespace
-    #[arg(long, conflicts_with_all = ["port", "full"])]
+    #[arg(long, conflicts_with_all = ["port", "full", "peer", "yes"])]
     pub undo: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
@@ -76,8 +76,10 @@ the remedy. Before doctor proposes a command, it tries the command in a separate
 network namespace, or checks that the program exists. Other commands, and those
 that fail there, are marked unverified.
 
-Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing, 129,
-130 or 143 if SIGHUP, SIGINT or SIGTERM came while a port was checked.";
+Exit status: 0 nothing is missing, 1 doctor itself failed, for example to print
+its result, 2 wrong request, or the trial was not agreed to,
+3 something is missing, 129, 130 or 143 if SIGHUP, SIGINT or SIGTERM came while
+a port was checked or settings were restored.";
 
 impl Doctor {
     /// Examines the port or the machine and prints the findings; returns the exit status.
@@ -92,18 +94,19 @@ impl Doctor {
                 let spec = drivers.parse(port)?;
                 shown = Some(spec.shown_text());
                 let trial = self.trial(&spec, drivers.of_links())?;
-                // Before a port is opened: a signal must not end this process while a device is changed.
-                let signals = Signals::watch().map_err(|e| {
-                    let what = "cannot watch for signals";
-                    Failure::new(RUNTIME, "E-SYSTEM", what, e.to_string(), "")
-                })?;
+                let signals = watched()?;
                 let tried = tried(&spec, trial, drivers.of_links());
                 let _until_the_end = undo::record(tried.as_deref(), drivers, screen);
                 let found = doctor::check_with(port, trial, drivers);
                 ended = signals.wait(Duration::ZERO);
                 found
             }
-            None if self.undo => undo::undo(screen),
+            None if self.undo => {
+                let signals = watched()?;
+                let found = undo::undo(screen);
+                ended = signals.wait(Duration::ZERO);
+                found
+            }
             None => machine(),
         };
         if !self.undo {
@@ -112,6 +115,7 @@ impl Doctor {
                 finding.fix(undo::UNDO);
                 finding
             }));
+            findings.extend(undo::unread());
             findings.extend(undo::unlooked().filter(|_| port.is_none()));
         }
         for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
@@ -130,7 +134,8 @@ impl Doctor {
 }
 
 impl Doctor {
-    /// Returns how far the examination may go; asks the user before it tries the interface of the default route.
+    /// Returns how far the examination may go; asks the user before it tries an interface that the
+    /// host itself uses.
     fn trial(&self, spec: &Spec, of_links: Option<&dyn Driver>) -> Result<Trial, Failure> {
         let name = of_links.map_or("", Driver::name);
         if self.peer.is_some() && spec.driver != name {
@@ -139,16 +144,16 @@ impl Doctor {
                 .fix("leave --peer out")
                 .into());
         }
-        let carries = || match Interface::open(&spec.arg) {
-            Ok(interface) => Neighbours::of(&interface).map(|found| found.carries_default),
+        let used = || match Interface::open(&spec.arg) {
+            Ok(interface) => HostUse::of(&interface),
             // The examination reports a name without an interface.
-            Err(e) if matches!(e.code, Code::NoDevice | Code::PortSyntax) => Ok(false),
+            Err(e) if matches!(e.code, Code::NoDevice | Code::PortSyntax) => Ok(None),
             Err(e) => Err(e),
         };
         if self.full
             && !self.yes
             && spec.driver == name
-            && let Some(risk) = risk(&spec.arg, carries())
+            && let Some(risk) = risk(&spec.arg, used())
         {
             let (input, is_terminal) = (io::stdin().lock(), io::stdin().is_terminal());
             agreed(spec, &risk, input, is_terminal)?;
@@ -161,15 +166,24 @@ impl Doctor {
     }
 }
 
-/// Returns the risk of a trial on an interface that carries the default route, or may carry it
-/// because the kernel did not answer.
-fn risk(interface: &str, carries: linerate::Result<bool>) -> Option<String> {
-    let carries = match carries {
-        Ok(false) => return None,
-        Ok(true) => "carries the default route".to_owned(),
-        Err(e) => format!("may carry the default route ({})", e.why),
+/// Starts to watch for signals: none must end this process while a device is changed.
+fn watched() -> Result<Signals, Failure> {
+    Signals::watch().map_err(|e| {
+        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+    })
+}
+
+/// Returns the risk of a trial on an interface that the host itself uses, or may use because the
+/// kernel did not answer.
+fn risk(interface: &str, used: linerate::Result<Option<HostUse>>) -> Option<String> {
+    let uses = match used {
+        Ok(None) => return None,
+        Ok(Some(used)) => format!("uses {interface} itself ({used})"),
+        Err(e) => format!("may use {interface} itself ({})", e.why),
     };
-    Some(format!("{interface} {carries}, and its driver may take the link down for seconds"))
+    Some(format!(
+        "the host {uses}, and the driver of {interface} may take the link down for seconds"
+    ))
 }
 
 /// Asks at a terminal if the interface of `port` may be tried in spite of the risk; refuses if there
@@ -369,17 +383,20 @@ warn  y
     }
 
     #[test]
-    fn interface_may_carry_the_default_route_if_the_kernel_does_not_answer() {
-        let carries = "eth0 carries the default route, and its driver may take the link down";
-        assert!(risk("eth0", Ok(true)).unwrap().starts_with(carries));
-        assert_eq!(risk("eth0", Ok(false)), None);
+    fn interface_that_the_host_uses_or_may_use_is_a_risk() {
+        let interface = Interface::open("lo").unwrap().name();
+        let address = Ipv4Addr::new(192, 0, 2, 9).into();
+        let used = HostUse { interface, kind: linerate_sys::rtnl::UseKind::Address(address) };
+        let uses = "the host uses lo itself (lo has the address 192.0.2.9), and the driver";
+        assert!(risk("lo", Ok(Some(used))).unwrap().starts_with(uses));
+        assert_eq!(risk("eth0", Ok(None)), None);
         let e = Error::new(Code::System, "cannot use network interface eth0", "rtnetlink: busy");
         let may = risk("eth0", Err(e)).unwrap();
-        assert!(may.starts_with("eth0 may carry the default route (rtnetlink: busy)"), "{may}");
+        assert!(may.starts_with("the host may use eth0 itself (rtnetlink: busy)"), "{may}");
     }
 
     #[test]
-    fn the_interface_of_the_default_route_is_tried_only_if_someone_agrees() {
+    fn interface_that_the_host_uses_is_tried_only_if_someone_agrees() {
         let port = Registry::default().parse("xdp:eth0").unwrap();
         for (said, agrees) in
             [("y\n", true), ("yes\n", true), ("n\n", false), ("\n", false), ("", false)]

@@ -29,13 +29,13 @@ pub fn has_end(limits: &Limits) -> bool {
     limits.time.is_some() || limits.count.is_some()
 }
 
-/// Refuses to send to `to` if the host itself uses that interface; `fix` says how to limit the
-/// packets.
+/// Refuses to send to `to` if the host itself uses that interface, and the port's text does not
+/// limit the rate; `fix` says how to limit the packets.
 ///
 /// # Errors
-/// `E-USAGE`; `E-SYSTEM` if the kernel does not answer.
+/// `E-USAGE`; `E-SYSTEM` if the kernel does not answer; the option `shape` without its value.
 pub fn refuse(to: &Spec, drivers: &Registry, fix: &str) -> Result<(), Failure> {
-    if !drivers.flags(to).interface {
+    if !drivers.flags(to).interface || has(to, "shape")? {
         return Ok(());
     }
     // The driver reports a missing interface.
@@ -52,10 +52,12 @@ pub fn refuse(to: &Spec, drivers: &Registry, fix: &str) -> Result<(), Failure> {
 /// Returns true if a generator's text limits its packets: by a count, or by a rate that it keeps to
 /// the end.
 fn is_limited(port: &Spec) -> Result<bool, Failure> {
-    let has = |key: &str| -> linerate::Result<bool> {
-        Ok(port.value(key, |text| Ok::<_, String>(text.to_owned()))?.is_some())
-    };
-    Ok(has("count")? || (has("rate")? && !has("rate_for")?))
+    Ok(has(port, "count")? || (has(port, "rate")? && !has(port, "rate_for")?))
+}
+
+/// Returns true if the port's text has a value of `key`.
+fn has(port: &Spec, key: &str) -> linerate::Result<bool> {
+    Ok(port.value(key, |text| Ok::<_, String>(text.to_owned()))?.is_some())
 }
 
 #[cfg(test)]
@@ -75,5 +77,13 @@ mod tests {
             let port = Registry::default().parse(text).unwrap();
             assert_eq!(is_limited(&port).unwrap(), limited, "{text}");
         }
+    }
+
+    #[test]
+    fn port_that_limits_its_rate_is_not_flooded() {
+        let all = Registry::default();
+        // Without the rate it is refused, because the host uses its loopback, if that is up.
+        let port = all.parse("packet:lo,shape=1Mbit").unwrap();
+        assert!(refuse(&port, &all, "").is_ok());
     }
 }

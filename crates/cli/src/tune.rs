@@ -87,7 +87,10 @@ Examples:
   linerate tune /run/x.sock --keep
   linerate tune /run/x.sock -S eth1                  counters
 
-The run answers only its own user and root. A setting that a port does not have is n/a, with the reason.";
+The run answers only its own user and root. A setting that a port does not have is n/a, with the reason.
+
+Exit status: 0 done, 1 no run answers or the change failed, 2 wrong request, 5 not possible: a
+setting that cannot be changed, a missing privilege, or a run of another user.";
 
 impl Tune {
     /// Runs the command; returns the exit status.

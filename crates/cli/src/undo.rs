@@ -26,8 +26,8 @@ use rustix::io::Errno;
 use crate::screen::Screen;
 use ends::{detached, ends, is_free_soon};
 use left::Left;
-use line::{Line, Run, started};
-use lock::Lock;
+use line::{Line, Run};
+use lock::{Lock, UNLOCKED};
 
 pub use record::{Record, is_recorded, record, record_moves};
 
@@ -207,6 +207,24 @@ fn name_record(finding: &mut Finding, path: &Path) {
     }
 }
 
+/// Returns warnings about the records that this process cannot read.
+pub fn unread() -> Vec<Finding> {
+    match folder(false) {
+        Ok((path, folder)) => unread_in(&path, &folder),
+        // There are no records.
+        Err(Errno::NOENT) => Vec::new(),
+        Err(e) => vec![Finding::of(Level::Warn, &unopened(e))],
+    }
+}
+
+/// Returns warnings about the records of a folder that cannot be read.
+fn unread_in(path: &Path, folder: &OwnedFd) -> Vec<Finding> {
+    match Records::of(path, folder) {
+        Ok(records) => records.unreadable.iter().map(|name| unreadable(&path.join(name))).collect(),
+        Err(e) => vec![Finding::of(Level::Warn, &unlisted(path, &e))],
+    }
+}
+
 /// Returns a description of each change that a killed run has left in this network namespace.
 pub fn pending() -> Vec<String> {
     let Ok((path, folder)) = folder(false) else { return Vec::new() };
@@ -221,7 +239,7 @@ where
     I: Iterator<Item = &'a str>,
 {
     let found = folder(false);
-    let lock = found.as_ref().ok().map(|(_, folder)| Lock::of(folder, screen));
+    let lock = found.as_ref().ok().map(|(_, folder)| Lock::of(folder, UNLOCKED, screen));
     // Without the lock another run may record a setting while it is restored.
     if let (Ok((path, folder)), true) = (&found, lock.as_ref().is_some_and(Lock::is_held)) {
         recover(path, folder, ports(), drivers, screen);
@@ -229,7 +247,11 @@ where
     for left in pending() {
         screen.change(&format!("note: {left}; to restore it: {UNDO}\n"));
     }
-    record::record_locked(lock.as_ref(), ports(), drivers, screen)
+    for finding in unread() {
+        let why = finding.why.unwrap_or_default();
+        screen.change(&format!("note: {}: {why}; to see what helps: {UNDO}\n", finding.what));
+    }
+    record::record_locked(lock.is_some(), ports(), drivers, screen)
 }
 
 /// Undoes what killed runs have changed on the interfaces of `ports` and on their other ends, so
@@ -275,14 +297,10 @@ pub fn unlooked() -> Option<Finding> {
 
 /// Undoes the changes of killed runs, and returns findings about them.
 pub fn undo(screen: &Screen) -> Vec<Finding> {
-    let at = "/run/linerate or $XDG_RUNTIME_DIR/linerate";
     let mut found = match folder(false) {
         Ok((path, folder)) => undo_in(&path, &folder, screen),
         Err(Errno::NOENT) => unlooked().into_iter().collect(),
-        Err(e) => {
-            let e = Error::os(linerate::Code::File, CANNOT_READ, at, e);
-            vec![Finding::of(Level::Miss, &e)]
-        }
+        Err(e) => vec![Finding::of(Level::Miss, &unopened(e))],
     };
     if found.is_empty() {
         found.push(Finding::new(Level::Ok, "no killed run of this user left anything to restore"));
@@ -290,16 +308,27 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
     found
 }
 
+/// Returns the error of a folder of records that cannot be opened.
+fn unopened(e: Errno) -> Error {
+    let at = "/run/linerate or $XDG_RUNTIME_DIR/linerate";
+    Error::os(linerate::Code::File, CANNOT_READ, at, e)
+}
+
+/// Returns the error of a folder of records that cannot be listed.
+fn unlisted(path: &Path, e: &io::Error) -> Error {
+    Error::new(linerate::Code::File, CANNOT_READ, format!("{}: {e}", path.display()))
+}
+
 /// Undoes the changes in the records of a folder.
 fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
-    let _lock = Lock::of(folder, screen);
+    // Without the lock, a run may record a setting as its former one just before it is restored.
+    let _lock = match Lock::take(folder, UNLOCKED) {
+        Ok(lock) => lock,
+        Err(e) => return vec![Finding::of(Level::Miss, &e)],
+    };
     let records = match Records::of(path, folder) {
         Ok(records) => records,
-        Err(e) => {
-            let why = format!("{}: {e}", path.display());
-            let e = Error::new(linerate::Code::File, CANNOT_READ, why);
-            return vec![Finding::of(Level::Miss, &e)];
-        }
+        Err(e) => return vec![Finding::of(Level::Miss, &unlisted(path, &e))],
     };
     let mut found = records.undo(folder, |_| true, screen);
     found.extend(records.unreadable.iter().map(|name| unreadable(&path.join(name))));
@@ -334,7 +363,7 @@ fn is_abandoned(path: &Path, folder: &OwnedFd, name: &str) -> bool {
         let modified = fs::symlink_metadata(path.join(name)).and_then(|found| found.modified());
         modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= ABANDONED))
     };
-    started(pid) != Some(start)
+    Run::of(pid, start) == Run::Ended
         && lines.iter().all(|line| line.run() == Run::Ended)
         && (!lines.is_empty() || is_old())
 }

@@ -66,6 +66,9 @@ fn a_text_that_is_no_port_is_refused_as_by_every_command() {
     assert_eq!(run("doctor --try").exit, Some(2), "which port?");
     assert_eq!(run("doctor eth0 --peer 192.0.2.1").exit, Some(2), "nothing is asked without --try");
     assert_eq!(run("doctor --try eth0 --peer fd00::1").exit, Some(2), "by ARP");
+    for words in ["--undo --yes", "--undo --peer 192.0.2.1"] {
+        assert_eq!(run(&format!("doctor {words}")).exit, Some(2), "{words} tries nothing");
+    }
     let ended = run("doctor --try null: --peer 192.0.2.1");
     assert!(ended.exit == Some(2) && ended.err.contains("only a port of xdp"), "{ended:?}");
 }

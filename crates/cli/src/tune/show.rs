@@ -48,7 +48,12 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
             }
         }
     }
-    if let Some(left) = answer["reverts_in_seconds"].as_f64() {
+    let reverts = match view {
+        // The revert of another setting does not concern this change.
+        View::Set => &answer["this_reverts_in_seconds"],
+        _ => &answer["reverts_in_seconds"],
+    };
+    if let Some(left) = reverts.as_f64() {
         text += &format!("reverts in {left:.0} s unless: linerate tune PATH --keep\n");
     }
     if let Some(why) = answer["revert_failed"].as_str() {
@@ -174,8 +179,14 @@ mod tests {
             ["Statistics of west:", "  missed: 3", "Dropped by all ports:", "  too_long: 2"];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         let done = serde_json::json!({"set": [{"name": "tx_batch", "before": ["64", "64"],
-            "asked": "1", "applied": "1", "note": "n/a", "packets": 7, "took_us": 31.4}]});
+            "asked": "1", "applied": "1", "note": "n/a", "packets": 7, "took_us": 31.4}],
+            "reverts_in_seconds": 3.2, "this_reverts_in_seconds": 59.8});
         let text = table(&View::Set, &done);
-        assert_eq!(text, "tx-batch  64 -> 1  after 7 packets, 31 us\n  note: n/a\n");
+        let lines = [
+            "tx-batch  64 -> 1  after 7 packets, 31 us",
+            "  note: n/a",
+            "reverts in 60 s unless: linerate tune PATH --keep",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
     }
 }

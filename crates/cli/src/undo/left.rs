@@ -7,7 +7,11 @@ use linerate::{Change, Code, Registry};
 use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_sys::netif::{Interface, NapiHold, Rss};
 
+use super::record::record_locked;
 use crate::screen::Screen;
+
+/// Mark of a table that was the device's default.
+const DEFAULT: &str = "/default";
 
 /// The kind of a change, as it is written at the end of a record's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,11 +68,14 @@ impl Left {
     }
 
     /// Reads two divisions: `0,0/=0,1/6d5a` is a table of two entries that lead to queue 0, with
-    /// any key, in place of a table that leads to queues 0 and 1, with a key of two bytes.
+    /// any key, in place of a table that leads to queues 0 and 1, with a key of two bytes. A table
+    /// that was the device's default has `/default` behind the key, but not in older records.
     fn of_divisions(text: &str) -> Option<Left> {
         let division = |text: &str| {
             let (table, key) = text.split_once('/')?;
             let mut rss = Rss::default();
+            rss.is_default = key.ends_with(DEFAULT);
+            let key = key.strip_suffix(DEFAULT).unwrap_or(key);
             rss.table = table.split(',').map(|queue| queue.parse().ok()).collect::<Option<_>>()?;
             let bytes = key.as_bytes().chunks(2).map(|two| {
                 let digits = two.iter().all(u8::is_ascii_hexdigit) && two.len() == 2;
@@ -183,7 +190,7 @@ impl Left {
             }
             Left::Interrupts(was) => {
                 screen.change(&format!("restoring the interrupts of {name}: {was}\n"));
-                put_back(name.as_str(), former, was)
+                put_back(name.as_str(), former, was, screen)
             }
         }
     }
@@ -202,7 +209,8 @@ impl fmt::Display for Left {
             Left::Rss { set, before } => {
                 let division = |rss: &Rss| {
                     let key: String = rss.key.iter().map(|byte| format!("{byte:02x}")).collect();
-                    format!("{}/{key}", list(&rss.table))
+                    let default = if rss.is_default { DEFAULT } else { "" };
+                    format!("{}/{key}{default}", list(&rss.table))
                 };
                 write!(f, "rss={}={}", division(set), division(before))
             }
@@ -236,9 +244,10 @@ pub(super) fn is_of_neither(now: &Rss, set: &Rss, before: &Rss) -> bool {
 /// `None` if one is neither, so that the device may have stored another one than the run set.
 pub(super) fn is_left_of(now: &Rss, set: &Rss, before: &Rss) -> Option<bool> {
     match set.undone(before, now) {
-        Some(_) => Some(true),
-        None if is_of_neither(now, set, before) => None,
-        None => Some(false),
+        // An equal table may be written or be the default: nothing tells which.
+        Some(back) if !back.key.is_empty() || back.table != now.table => Some(true),
+        _ if is_of_neither(now, set, before) => None,
+        _ => Some(false),
     }
 }
 
@@ -248,7 +257,13 @@ pub(super) fn by_hand(name: &str, set: &Rss, before: &Rss) -> String {
     let key = if set.key.is_empty() { String::new() } else { format!(" hkey {}", bytes.join(":")) };
     let queues = before.table.iter().max().map_or(0, |queue| queue.saturating_add(1));
     let is_even = (0..queues).cycle().zip(&before.table).all(|(even, queue)| even == *queue);
+    let of_key = match key.as_str() {
+        "" => String::new(),
+        key => format!("ethtool -X {name}{key} && "),
+    };
     let (table, command) = match is_even {
+        // A table that is written no longer follows the number of queues, also if it is even.
+        _ if before.is_default => (String::new(), format!("{of_key}ethtool -X {name} default")),
         true => (String::new(), format!("ethtool -X {name}{key} equal {queues}")),
         false => (format!(" ({}{key})", list(&before.table)), format!("ethtool -x {name}")),
     };
@@ -262,14 +277,18 @@ fn list(queues: &[u32]) -> String {
     queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Restores an interrupt of the interface `name`, which had the name `former`.
-fn put_back(name: &str, former: &str, was: &Was) -> linerate::Result<Undone> {
+/// Restores an interrupt of the interface `name`, which had the name `former`. The caller has
+/// locked the folder of records.
+fn put_back(name: &str, former: &str, was: &Was, screen: &Screen) -> linerate::Result<Undone> {
     let is_there = match InterruptGuard::put_back(name, former, was) {
         // A veth has NAPI only while a port is open: open one to restore the setting.
         Err(e) if e.code == Code::Unsupported => {
-            let driver = Registry::default().of_links().ok_or(e)?;
-            let quiet = driver.on_machine().link_trial;
-            let _open = linerate::Port::open(&format!("{}:{name},{quiet}", driver.name()))?;
+            let drivers = Registry::default();
+            let driver = drivers.of_links().ok_or(e)?;
+            let text = format!("{}:{name},{}", driver.name(), driver.on_machine().link_trial);
+            // Dropped after the port, which restores at its end what it has changed.
+            let _record = record_locked(true, [text.as_str()], &drivers, screen);
+            let _open = linerate::Port::open(&text)?;
             InterruptGuard::put_back(name, former, was)
         }
         done => done,

@@ -1,13 +1,14 @@
 //! One line of a record: a change on an interface, and the run that made it.
 
 use std::os::unix::fs::MetadataExt;
-use std::{fmt, fs, mem};
+use std::{fmt, fs, io, mem};
 
 use linerate::Error;
 use linerate_ctl::doctor::{Finding, Level};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::ends::{detached, is_free_soon, other_end};
 use super::left::{Left, Undone};
@@ -40,18 +41,20 @@ pub(super) fn pidns() -> Option<u64> {
 /// Source: proc_pid_stat(5), fields 1 and 22; field 2 is a name in parentheses, which may contain
 /// any character.
 pub(super) fn identity(process: &str) -> Option<(u32, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    identity_in(&stat(process).ok()?)
+}
+
+fn stat(process: &str) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{process}/stat"))
+}
+
+fn identity_in(stat: &str) -> Option<(u32, u64)> {
     let (front, behind) = stat.rsplit_once(')')?;
     let mut fields = behind.split_whitespace();
     // A process in state Z has ended and waits for its parent: it makes no more changes.
     fields.next().filter(|state| *state != "Z")?;
     let start = fields.nth(18)?.parse().ok()?;
     Some((front.split_whitespace().next()?.parse().ok()?, start))
-}
-
-/// Returns the start time of a process.
-pub(super) fn started(pid: u32) -> Option<u64> {
-    identity(&pid.to_string()).map(|(_, start)| start)
 }
 
 /// The state of the run that wrote a line.
@@ -61,6 +64,44 @@ pub(super) enum Run {
     Ended,
     /// The run is of another PID namespace, whose processes are unknown here.
     Elsewhere,
+    /// There is a process of the run's number, and /proc does not show its start time.
+    Hidden,
+}
+
+impl Run {
+    /// Returns the state of the run that was the process `pid` of this PID namespace, started at
+    /// `start`.
+    pub fn of(pid: u32, start: u64) -> Run {
+        Run::in_proc(stat(&pid.to_string()), start, |e| exists(pid, e))
+    }
+
+    /// Returns the state from the process's file in /proc; if it cannot be read, `exists` says if
+    /// there may be such a process.
+    pub fn in_proc(
+        stat: io::Result<String>,
+        start: u64,
+        exists: impl FnOnce(&io::Error) -> bool,
+    ) -> Run {
+        match stat {
+            Ok(stat) if identity_in(&stat).map(|(_, start)| start) == Some(start) => Run::Lives,
+            Ok(_) => Run::Ended,
+            // The option `hidepid` of /proc hides a process with file capabilities also from its
+            // own user.
+            Err(e) if exists(&e) => Run::Hidden,
+            Err(_) => Run::Ended,
+        }
+    }
+}
+
+/// Returns true if a process has the number that /proc would show for it, or may have; `unread` is
+/// the error of reading its file there.
+pub(super) fn exists(pid: u32, unread: &io::Error) -> bool {
+    // The numbers in a /proc of another PID namespace are not those of kill(2).
+    if identity("self").is_some_and(|(own, _)| own != std::process::id()) {
+        return !matches!(Errno::from_io_error(unread), Some(Errno::NOENT | Errno::SRCH));
+    }
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// One line of a record: a change on an interface.
@@ -106,12 +147,9 @@ impl Line {
 
     /// Returns the state of the run.
     pub fn run(&self) -> Run {
-        if self.pidns.is_some() && self.pidns != pidns() {
-            Run::Elsewhere
-        } else if started(self.pid) == Some(self.start) {
-            Run::Lives
-        } else {
-            Run::Ended
+        match self.pidns {
+            Some(_) if self.pidns != pidns() => Run::Elsewhere,
+            _ => Run::of(self.pid, self.start),
         }
     }
 
@@ -129,7 +167,7 @@ impl Line {
         is_same
             && match self.run() {
                 Run::Lives => !is_restored_to || self.start >= other.start,
-                Run::Elsewhere => true,
+                Run::Elsewhere | Run::Hidden => true,
                 Run::Ended => false,
             }
     }
@@ -201,6 +239,15 @@ impl Line {
                 "repeat it in that namespace; if that no longer exists, restore it by hand, and \
                  remove the record"
                     .into(),
+            )),
+            Run::Hidden => Some((
+                "a process has the number of the run that changed it, and /proc hides when that \
+                 process started, so that the run may still run",
+                format!(
+                    "repeat it when process {} has ended; if that process is no run of linerate, \
+                     restore it by hand, and remove the record",
+                    self.pid
+                ),
             )),
             Run::Ended if netns() != Some(self.netns) => Some((
                 "it is in another network namespace, which may no longer exist",

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate::{Code, Error};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -12,7 +13,9 @@ use super::STEP;
 use crate::screen::Screen;
 
 /// Longest wait for another process to unlock the folder.
-const UNLOCKED: Duration = Duration::from_secs(2);
+pub(super) const UNLOCKED: Duration = Duration::from_secs(2);
+/// Longest such wait of a thread that serves clients meanwhile.
+pub(super) const SOON: Duration = Duration::from_millis(250);
 
 /// A lock of the folder against other descriptors of it, also of this process. It ends when the
 /// value is dropped.
@@ -22,31 +25,36 @@ pub(super) struct Lock<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Locks the folder; prints a warning, and returns without the lock, if that is not possible in
-    /// time.
-    pub fn of(folder: &'a OwnedFd, screen: &Screen) -> Lock<'a> {
-        let until = Instant::now() + UNLOCKED;
+    /// Locks the folder, which another process may unlock within `wait`.
+    ///
+    /// # Errors
+    /// `E-BUSY` if it does not; `E-FILE` if the folder cannot be locked.
+    pub fn take(folder: &'a OwnedFd, wait: Duration) -> linerate::Result<Lock<'a>> {
+        let until = Instant::now() + wait;
+        let what = "the records of runs are not locked";
         loop {
             match flock(folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Lock { folder, is_held: true },
+                Ok(()) => return Ok(Lock { folder, is_held: true }),
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                     thread::sleep(STEP);
                 }
-                Err(e) => {
-                    let why = match e {
-                        Errno::WOULDBLOCK => {
-                            format!(
-                                "another process has locked them for {UNLOCKED:?}; see: lslocks"
-                            )
-                        }
-                        e => e.to_string(),
-                    };
-                    let what = "warning: the records of runs are not locked";
-                    screen.change(&format!("{what}: {why}\n"));
-                    return Lock { folder, is_held: false };
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    let why = format!("another process has locked them for {wait:?}");
+                    return Err(Error::new(Code::Busy, what, why).fix("see: lslocks"));
                 }
+                Err(e) => return Err(Error::os(Code::File, what, "flock", e)),
             }
         }
+    }
+
+    /// Locks the folder as [`Lock::take`] does; prints a warning, and returns without the lock, if
+    /// that is not possible.
+    pub fn of(folder: &'a OwnedFd, wait: Duration, screen: &Screen) -> Lock<'a> {
+        Lock::take(folder, wait).unwrap_or_else(|Error { what, why, fix, .. }| {
+            let see = if fix.is_empty() { fix } else { format!("; {fix}") };
+            screen.change(&format!("warning: {what}: {why}{see}\n"));
+            Lock { folder, is_held: false }
+        })
     }
 
     /// Returns false if the folder could not be locked.

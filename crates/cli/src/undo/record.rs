@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::left::{Left, napi_hold};
 use super::line::Line;
-use super::lock::Lock;
+use super::lock::{Lock, SOON, UNLOCKED};
 use super::{NEW, RECORD, UNDO, folder};
 use crate::run::planned;
 use crate::screen::Screen;
@@ -65,12 +65,12 @@ pub fn record<'a>(
     drivers: &Registry,
     screen: &Screen,
 ) -> Record {
-    record_locked(None, ports, drivers, screen)
+    record_locked(false, ports, drivers, screen)
 }
 
-/// Records as [`record`]; `lock` is the lock of the folder, if the caller has it.
+/// Records as [`record`]; `is_locked` is true if the caller has locked the folder, or has tried to.
 pub(super) fn record_locked<'a>(
-    lock: Option<&Lock<'_>>,
+    is_locked: bool,
     ports: impl IntoIterator<Item = &'a str>,
     drivers: &Registry,
     screen: &Screen,
@@ -82,19 +82,19 @@ pub(super) fn record_locked<'a>(
     for change in &changes {
         screen.change(&format!("note: {change} until the run ends\n"));
     }
-    Record::of("", lock, changes.into_iter().filter_map(Left::by), screen)
+    Record::of("", is_locked, changes.into_iter().filter_map(Left::by), screen)
 }
 
 /// Records interrupts that may be moved.
 pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Record {
     let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
-    Record::of("-place", None, changes.iter().map(left), screen)
+    Record::of("-place", false, changes.iter().map(left), screen)
 }
 
 impl Record {
     fn of(
         kind: &'static str,
-        lock: Option<&Lock<'_>>,
+        is_locked: bool,
         changes: impl Iterator<Item = (String, Left)>,
         screen: &Screen,
     ) -> Record {
@@ -103,7 +103,7 @@ impl Record {
             changes.map(|(name, left)| Line::here(&name, left)).collect();
         let done = lines.and_then(|lines| {
             written.lines = lines;
-            written.write(lock.is_some(), screen)
+            written.write((!is_locked).then_some(UNLOCKED), screen)
         });
         say(done, screen);
         Record(Arc::new(Mutex::new(written)))
@@ -122,6 +122,19 @@ impl Record {
     }
 }
 
+/// Returns the reason why a record could not be written in the folder `at`.
+pub(super) fn reason(e: Errno, at: &str) -> String {
+    match e {
+        Errno::NOENT if at.starts_with('$') => "XDG_RUNTIME_DIR names no folder: set it".into(),
+        Errno::PERM => {
+            format!("{at} must be a folder of this user that no other user can write")
+        }
+        // A line names the process as /proc does.
+        Errno::SRCH => "/proc is not mounted".into(),
+        e => format!("{at}: {e}"),
+    }
+}
+
 /// Prints that a record is missing, if it could not be written.
 fn say(written: Result<(), Errno>, screen: &Screen) {
     if let Err(e) = written {
@@ -129,13 +142,7 @@ fn say(written: Result<(), Errno>, screen: &Screen) {
             true => "/run/linerate",
             false => "$XDG_RUNTIME_DIR/linerate",
         };
-        let why = match e {
-            Errno::NOENT if at.starts_with('$') => "XDG_RUNTIME_DIR names no folder: set it".into(),
-            Errno::PERM => {
-                format!("{at} must be a folder of this user that no other user can write")
-            }
-            e => format!("{at}: {e}"),
-        };
+        let why = reason(e, at);
         screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {why}\n"));
     }
 }
@@ -159,20 +166,22 @@ impl Written {
                 self.lines.push(Line::here(interface, left)?);
             }
         }
-        self.write(false, screen)
+        // The caller is the thread of the control socket, which serves other clients, too.
+        self.write(Some(SOON), screen)
     }
 
-    /// Writes the file, or replaces it by another one; locks the folder unless its caller has.
-    fn write(&mut self, is_locked: bool, screen: &Screen) -> Result<(), Errno> {
+    /// Writes the file, or replaces it by another one. Locks the folder first, for which it waits
+    /// at most for `wait`; `None` if the caller has locked it.
+    fn write(&mut self, wait: Option<Duration>, screen: &Screen) -> Result<(), Errno> {
         let Some(Line { pid, start, .. }) = self.lines.first() else { return Ok(()) };
         let text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();
         if let Some((folder, name)) = &self.file {
-            let _lock = (!is_locked).then(|| Lock::of(folder, screen));
+            let _lock = wait.map(|wait| Lock::of(folder, wait, screen));
             return replace(folder, name, &text);
         }
         let (_, folder) = folder(true)?;
         let name = format!("{RECORD}{pid}-{start}{}", self.kind);
-        let lock = (!is_locked).then(|| Lock::of(&folder, screen));
+        let lock = wait.map(|wait| Lock::of(&folder, wait, screen));
         create(&folder, &name, &text)?;
         drop(lock);
         self.file = Some((folder, name));

@@ -8,7 +8,8 @@ use linerate_sys::netif::{NapiHold, Rss};
 use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
-use super::line::{identity, netns, pidns};
+use super::line::{exists, identity, netns, pidns};
+use super::record::reason;
 use super::*;
 
 /// A number that no process has.
@@ -95,6 +96,7 @@ fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_ar
     assert!(ended.iter().all(|name| folder.names().contains(name)), "they may be of a container");
     ended.iter().for_each(|name| folder.make_old(name));
     folder.make_old(&format!("new-run-{own}-{own_start}"));
+    assert_eq!(unread_in(&folder.path, &folder.folder).len(), 2, "a run reports them, too");
     let found = folder.undo();
     assert_eq!(found.len(), 2, "{found:?}");
     for name in ["run-7-8", "run-7-9"] {
@@ -195,10 +197,41 @@ fn folder_is_locked_until_the_lock_is_dropped() {
     let folder = Folder::new("lock");
     let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let try_lock = || rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive);
-    let lock = Lock::of(&folder.folder, &Screen::plain(true));
+    let lock = Lock::of(&folder.folder, UNLOCKED, &Screen::plain(true));
     assert_eq!(try_lock(), Err(Errno::WOULDBLOCK));
     drop(lock);
     assert_eq!(try_lock(), Ok(()));
+    let e = Lock::take(&folder.folder, Duration::ZERO).err().unwrap();
+    assert_eq!((e.code, &*e.fix), (linerate::Code::Busy, "see: lslocks"), "{e}");
+}
+
+#[test]
+fn nothing_is_undone_while_another_process_has_locked_the_records() {
+    let folder = Folder::new("busy");
+    folder.write("run-1", &format!("{}\n", ended("gone0", 5)), 0o600);
+    let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
+    assert_eq!((found.len(), found[0].level, found[0].code), (1, Level::Miss, Some("E-BUSY")));
+    assert_eq!(folder.names(), ["run-1"]);
+    drop(again);
+    assert_eq!(folder.undo()[0].0, Level::Ok);
+}
+
+#[test]
+fn run_whose_process_is_hidden_may_still_run() {
+    let hidden = || Err(io::Error::from(Errno::NOENT));
+    assert_eq!(Run::in_proc(hidden(), 5, |_| true), Run::Hidden);
+    assert_eq!(Run::in_proc(hidden(), 5, |_| false), Run::Ended);
+    let stat = || fs::read_to_string("/proc/self/stat");
+    let (own, start) = identity("self").unwrap();
+    assert_eq!(Run::in_proc(stat(), start, |_| true), Run::Lives);
+    assert_eq!(Run::in_proc(stat(), start + 1, |_| true), Run::Ended, "a later process");
+    let refused = io::Error::from(Errno::ACCESS);
+    assert!(exists(own, &refused));
+    if own == std::process::id() {
+        assert!(!exists(NO_PROCESS, &refused) && !exists(0, &refused));
+    }
 }
 
 #[test]
@@ -246,8 +279,31 @@ fn rss_table_that_is_neither_set_nor_former_is_left_to_the_user() {
     assert!(even.ends_with(": ethtool -X eth0 equal 3"), "{even}");
     let set = rss(&[0, 2, 0, 2], &[1, 1]);
     assert!(by_hand("eth0", &set, &before).ends_with(" -X eth0 hkey 07:ff equal 3"));
+    let mut default = before.clone();
+    default.is_default = true;
+    let text = by_hand("eth0", &set, &default);
+    let command = "ethtool -X eth0 hkey 07:ff && ethtool -X eth0 default";
+    assert!(text.ends_with(&format!(": {command}")), "{text}");
+    let text = by_hand("eth0", &rss(&[0, 2, 0, 2], &[]), &default);
+    assert!(text.ends_with(": ethtool -X eth0 default"), "{text}");
     let odd = by_hand("eth0", &set, &rss(&[2, 2, 0, 0], &[7]));
     assert!(odd.contains("table (2,2,0,0 hkey 07) by hand"), "{odd}");
+}
+
+#[test]
+fn default_rss_table_that_the_run_wrote_again_is_restored_and_not_reported() {
+    let (set, mut before) = (rss(&[0, 1, 0, 1], &[]), rss(&[0, 1, 0, 1], &[7]));
+    before.is_default = true;
+    let back = set.undone(&before, &before).unwrap();
+    assert!(back.is_default && back.table == before.table && back.key.is_empty());
+    // After the run it is the default again, and looks the same.
+    assert_eq!(is_left_of(&before, &set, &before), Some(false));
+    let keyed = rss(&[0, 1, 0, 1], &[1]);
+    assert_eq!(is_left_of(&keyed, &keyed, &before), Some(true), "the key is left");
+    let text = Left::Rss { set, before }.to_string();
+    assert_eq!(text, "rss=0,1,0,1/=0,1,0,1/07/default");
+    let read = Left::of(&text);
+    assert!(matches!(&read, Some(Left::Rss { before, .. }) if before.is_default), "{read:?}");
 }
 
 #[test]
@@ -306,7 +362,19 @@ fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
 #[test]
 fn a_process_is_told_from_a_later_one_of_its_number() {
     let (pid, start) = identity("self").unwrap();
-    assert!(start > 0 && started(pid) == Some(start));
-    assert_eq!(started(NO_PROCESS), None);
+    assert!(start > 0 && Run::of(pid, start) == Run::Lives);
+    assert_eq!(Run::of(pid, start - 1), Run::Ended);
+    assert_eq!(Run::of(NO_PROCESS, start), Run::Ended);
     assert!(!is_own(fs::File::open("/dev/null").unwrap(), FileType::RegularFile));
+}
+
+#[test]
+fn reason_of_a_missing_record_names_what_is_missing() {
+    for (e, at, why) in [
+        (Errno::SRCH, "/run/linerate", "/proc is not mounted"),
+        (Errno::NOENT, "$XDG_RUNTIME_DIR/linerate", "XDG_RUNTIME_DIR names no folder"),
+        (Errno::NOSPC, "/run/linerate", "/run/linerate: "),
+    ] {
+        assert!(reason(e, at).starts_with(why), "{e}");
+    }
 }

@@ -182,9 +182,16 @@ impl Target {
             // Record the change before the order: a worker may obey although the answer is late, or no client waits
             // for it. A pending revert is cancelled only when a permanent change was made.
             for (key, before) in self.keys(&change.port, &pending.queues, &value).zip(&before) {
+                let until = pending.until;
                 self.reverts.begin(serial, &key, [before, &value], change.revert_after, until);
             }
+            let start = Instant::now();
             let ordered = self.order(&change.port, change.queue, &pending.queues, &value);
+            if matches!(value, Ordered::Hold(_)) {
+                // This thread has recorded and set the hold meanwhile, for which it may have waited. That is not the
+                // time of the workers.
+                pending.until += start.elapsed();
+            }
             let (orders, refused) = match ordered {
                 Ok(orders) => (orders, None),
                 Err(e) => (Vec::new(), Some(e)),
@@ -340,13 +347,17 @@ impl Target {
             port: &'a str,
             queues: &'a [usize],
             set: &'a [SetShown],
+            /// Time until the next revert of any setting.
             reverts_in_seconds: Option<f64>,
+            /// Time until the revert of this change.
+            this_reverts_in_seconds: Option<f64>,
         }
         let Pending { port, queues, values, .. } = pending;
-        // A revert of another setting does not concern this client.
         let keys = values.iter().flat_map(|(value, ..)| self.keys(port, queues, value));
-        let reverts_in_seconds = self.reverts.next_of(keys).map(seconds_until);
-        line(&Document { schema: SCHEMA, port, queues, set, reverts_in_seconds })
+        let this_reverts_in_seconds = self.reverts.next_of(keys).map(seconds_until);
+        let reverts_in_seconds = self.reverts_in();
+        let schema = SCHEMA;
+        line(&Document { schema, port, queues, set, reverts_in_seconds, this_reverts_in_seconds })
     }
 
     /// Cancels all pending reverts; returns the document with the number of settings kept.

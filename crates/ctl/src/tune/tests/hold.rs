@@ -127,6 +127,30 @@ fn hold_that_only_the_first_of_two_devices_accepted_is_made_in_part_and_reverted
     running.stop(LONG).check().unwrap();
 }
 
+#[test]
+fn time_in_which_a_hold_is_recorded_is_not_that_of_the_workers() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let engine = Engine::builder().port("west", "gen:count=1").port("east", "sink:");
+    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
+        let hold = Mutex::new(DeviceHold::default());
+        let device = Arc::new(FirstOnly { hold, asked: asked.clone() });
+        Ok(Box::new(Wrapped::around(ops, HeldFirst(device))))
+    });
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    // The worker makes no turn.
+    let worker = engine.into_workers().remove(0);
+    let record = |_: &str, _: DeviceHold| std::thread::sleep(Duration::from_millis(50));
+    let mut target = Target::new(worker.control(), stats, Box::new(record));
+    let mut both = change("west", ("moderation", "napi"), None);
+    both.settings.insert("hold".into(), "1ms".into());
+    let now = Instant::now();
+    let pending = target.begin(&both, now).unwrap();
+    assert!(target.finish(&pending, now + Duration::from_secs(1)).is_none());
+    let e = target.finish(&pending, now + LONG).unwrap().unwrap_err();
+    assert_eq!((&*e.code, &*e.what), ("E-BUSY", "'west' was set in part"), "{e:?}");
+}
+
 /// The hold of the device of one queue, which refuses each change if it has a fixed one.
 #[derive(Debug)]
 struct MaybeFixed {
