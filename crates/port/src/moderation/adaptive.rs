@@ -6,7 +6,7 @@
 //!   Free ───────────────────────────► on trial ─────────────────────────────► held
 //!    ▲                                 │  less than half: half of the time      │
 //!    └─────────────────────────────────┴────────────────────────────────────────┘
-//!        too short to gather two: not tried again for a while    thin, or a second is over
+//!        too short to gather two: not tried again for a while    thin, or the while is over
 //! ```
 //!
 //! At the same rate a stream gathers while it is held and a peer that waits for each answer does not: it is

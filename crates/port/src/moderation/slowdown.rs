@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  hold    full ──────────────► full    quarter   full    quarter
-//!  time       20 ms, later 1 s  ├───────┼─────────┼───────┼───────┤    the probe: 8, 4, 8 and 4 ms, or more
+//!  time       20 ms, later 2 s  ├───────┼─────────┼───────┼───────┤    the probe: 8, 4, 8 and 4 ms, or more
 //!  packets                        200       130      202      128      slowed down: limit the next holds to half
 //! ```
 //!
@@ -19,7 +19,7 @@ use super::gathering::Gathering;
 /// grows with each probe that sees no difference, and its longest value.
 const BELIEVED_MIN: Duration = Duration::from_millis(20);
 const BELIEVED_MORE: u32 = 8;
-const BELIEVED_MAX: Duration = Duration::from_secs(1);
+const BELIEVED_MAX: Duration = Duration::from_secs(2);
 /// Number of stretches of a probe: full holds, shorter ones, and both again.
 const STRETCHES: usize = 4;
 /// Shortest time of a stretch of shorter holds; the next constants are the number of packets for which it is longer, the
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn time_until_a_probe_grows_and_is_short_again_after_a_quiet_time() {
         let mut slowdown = Slowdown::default();
-        for expected in [20, 160, 1000, 1000] {
+        for expected in [20, 160, 1280, 2000, 2000] {
             let mut ms = 0;
             while !slowdown.is_due(Duration::from_millis(1)) {
                 ms += 1;
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(ms + 1, expected);
             slowdown.slows_not();
         }
-        assert!(!slowdown.is_due(Duration::from_millis(990)));
+        assert!(!slowdown.is_due(Duration::from_millis(1990)));
         assert!(!slowdown.is_silent(BELIEVED_MIN) && slowdown.believed == BELIEVED_MAX);
         assert!(slowdown.is_silent(2 * BELIEVED_MIN) && slowdown.believed == BELIEVED_MIN);
         assert!(slowdown.is_due(Duration::from_millis(10)), "what is left counts on");
