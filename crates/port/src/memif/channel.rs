@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use linerate_sys::seqpacket::Seqpacket;
+use linerate_sys::wait::poll_readable;
 use rustix::net::Shutdown;
 
 use super::NAME;
@@ -43,6 +45,13 @@ impl Channel {
     /// Cost: one or two syscalls.
     pub fn close_user(&self) -> Option<u32> {
         if self.0.refuses_descriptors() { None } else { Some(self.user()) }
+    }
+
+    /// Returns true if a message has arrived, or the connection has ended.
+    ///
+    /// Cost: one syscall.
+    pub fn is_readable(&self) -> bool {
+        poll_readable(&[self.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
     }
 
     /// Ends the connection, so that the peer knows it before the socket is closed, which can take long.

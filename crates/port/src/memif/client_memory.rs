@@ -148,6 +148,11 @@ impl ClientMemory {
         Ok((made, messages))
     }
 
+    /// Returns the number of descriptors: the memory's, and the doorbells.
+    pub fn descriptors(&self) -> usize {
+        1 + self.from_client.len() + self.to_client.len()
+    }
+
     /// Returns the rings of each queue.
     pub fn rings(self, config: &Config, pool: &Pool) -> Vec<Option<Rings>> {
         let ClientMemory { layout, memory, from_client, to_client } = self;

@@ -9,12 +9,16 @@
 //!                                                      7 at most objects of users
 //! ```
 //!
-//! A peer can keep a thread for as long as it likes, by a file of a file system that it serves. So a user can neither
-//! take all threads nor all places of objects that wait: only the peers of that user are refused.
+//! A peer can keep a thread for as long as it likes, by a file of a file system that it serves. So a user cannot take
+//! all threads.
 //!
-//! The socket of a refused peer has taken no descriptors, so its close does not wait, and it does not count as an
-//! object of the user ([`super::channel::Channel::close_user`]). Before Linux 6.16 every socket takes descriptors, so
-//! a user that is refused often enough takes all places.
+//! Objects that wait take places in this process's table of descriptors, and a message brings up to 253. In a full
+//! table the kernel itself closes what a message brings, in the thread that receives it. So descriptors that wait are
+//! counted: peers of a user with many are refused and not heard, and those of all users if there are too many in all.
+//!
+//! The socket of a refused peer has taken no descriptors, so its close does not wait, and the control thread closes it
+//! itself ([`super::turn::Turn::close`]). Before Linux 6.16 every socket takes descriptors, so a user that is
+//! refused often enough takes all places.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,23 +26,30 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 use rustix::net::sockopt::set_socket_linger;
+use rustix::process::{Resource, getrlimit};
 
 /// An object whose drop may block.
 pub(super) struct Waste {
     /// The user of the peer that it came from; `None` for an object that no peer can keep from being dropped.
     user: Option<u32>,
+    /// Number of descriptors in the object; at least 1.
+    weight: usize,
     object: Box<dyn Send>,
 }
 
 impl Waste {
     /// Returns an object of our own, or a mapping of a peer's memory.
     pub fn own(object: impl Send + 'static) -> Waste {
-        Waste { user: None, object: Box::new(object) }
+        Waste { user: None, weight: 1, object: Box::new(object) }
     }
 
-    /// Returns an object that came from a peer of this user; as [`Waste::own`] without a user.
-    pub fn of(user: impl Into<Option<u32>>, object: impl Send + 'static) -> Waste {
-        Waste { user: user.into(), object: Box::new(object) }
+    /// Returns an object with so many descriptors that came from a peer of this user; as [`Waste::own`] without a user.
+    pub fn of(
+        user: impl Into<Option<u32>>,
+        descriptors: usize,
+        object: impl Send + 'static,
+    ) -> Waste {
+        Waste { user: user.into(), weight: descriptors.max(1), object: Box::new(object) }
     }
 }
 
@@ -62,15 +73,28 @@ const THREADS_MAX: usize = 8;
 const THREADS_OF_USER: usize = 2;
 /// The same for all users together. One thread is left for the objects that no peer can keep from being dropped.
 const THREADS_OF_USERS: usize = THREADS_MAX - 1;
-/// Limit of the number of objects that are not dropped yet. At this number no more peers are accepted.
-pub(super) const PENDING_MAX: usize = 128;
-/// The same for the objects and the peers of one user.
+/// Largest limit of the number of descriptors that are not closed yet, see [`share`]. At the limit no more peers are
+/// accepted or heard.
+const PENDING_MAX: usize = 1024;
+/// Number of descriptors of one user that are not closed yet, at which no more peers of that user are accepted.
 pub(super) const PENDING_OF_USER: usize = 32;
+/// Number of descriptors of one user that are not closed yet, at which no more messages of its peers are received. It
+/// is larger, because the files of a peer that keeps to the protocol wait for a moment, too.
+const HEARD_MAX: usize = 2 * PENDING_OF_USER;
 
 /// The closing threads, each started when it is needed.
 pub(super) struct Closer {
     shared: Arc<Shared>,
     threads: usize,
+    /// Limit of the number of descriptors that are not closed yet.
+    pub most: usize,
+}
+
+/// Returns the number of descriptors that may wait for their close in a process that may have `limit` in all. One
+/// message more, of 253, leaves room in the usual table of 1024.
+fn share(limit: Option<u64>) -> usize {
+    let half = limit.and_then(|limit| usize::try_from(limit / 2).ok());
+    half.map_or(PENDING_MAX, |half| half.min(PENDING_MAX))
 }
 
 #[derive(Default)]
@@ -83,8 +107,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Waste>,
-    /// Users of the objects that threads are dropping.
-    dropping: Vec<Option<u32>>,
+    /// Users and weights of the objects that threads are dropping.
+    dropping: Vec<(Option<u32>, usize)>,
     ended: bool,
 }
 
@@ -92,8 +116,9 @@ impl State {
     /// Removes and returns the oldest object whose user has a thread left.
     fn next(&mut self) -> Option<Waste> {
         let dropping = &self.dropping;
-        let threads_of = |user| dropping.iter().filter(|other| **other == user).count();
-        let has_room = dropping.iter().flatten().count() < THREADS_OF_USERS;
+        let threads_of = |user| dropping.iter().filter(|(other, _)| *other == user).count();
+        let of_users = dropping.iter().filter(|(user, _)| user.is_some()).count();
+        let has_room = of_users < THREADS_OF_USERS;
         let may_go = |waste: &Waste| {
             waste.user.is_none() || (has_room && threads_of(waste.user) < THREADS_OF_USER)
         };
@@ -101,11 +126,15 @@ impl State {
         self.waiting.remove(place)
     }
 
-    /// Returns the number of objects not dropped yet: all, and those of `user`.
-    fn pending(&self, user: Option<u32>) -> (usize, usize) {
-        let users =
-            self.waiting.iter().map(|waste| waste.user).chain(self.dropping.iter().copied());
-        (self.waiting.len() + self.dropping.len(), users.filter(|other| *other == user).count())
+    /// Returns the number of descriptors not closed yet, with those of `more`: all, and those of `user`.
+    fn pending(&self, user: Option<u32>, more: &[Waste]) -> (usize, usize) {
+        let waiting = self.waiting.iter().chain(more).map(|waste| (waste.user, waste.weight));
+        let (mut all, mut own) = (0, 0);
+        for (other, weight) in waiting.chain(self.dropping.iter().copied()) {
+            all += weight;
+            own += if other == user { weight } else { 0 };
+        }
+        (all, own)
     }
 }
 
@@ -118,12 +147,13 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Waste { user, object }) = state.next() {
-                state.dropping.push(user);
+            if let Some(Waste { user, weight, object }) = state.next() {
+                let entry = (user, weight);
+                state.dropping.push(entry);
                 drop(state);
                 drop(object);
                 state = self.lock();
-                if let Some(place) = state.dropping.iter().position(|other| *other == user) {
+                if let Some(place) = state.dropping.iter().position(|other| *other == entry) {
                     state.dropping.swap_remove(place);
                 }
                 self.changed.notify_all();
@@ -138,7 +168,8 @@ impl Shared {
 
 impl Closer {
     pub fn new() -> Closer {
-        Closer { shared: Arc::default(), threads: 0 }
+        let most = share(getrlimit(Resource::Nofile).current);
+        Closer { shared: Arc::default(), threads: 0, most }
     }
 
     /// Passes `waste` to a free thread to drop; starts one if possible.
@@ -156,11 +187,18 @@ impl Closer {
         self.shared.changed.notify_one();
     }
 
-    /// Returns true if so many objects wait, of `user` or in all, that the caller should accept no more peers, of
+    /// Returns true if so many descriptors wait, of `user` or in all, that the caller should accept no more peers, of
     /// `user` or at all.
     pub fn is_full(&self, user: Option<u32>) -> bool {
-        let (all, own) = self.shared.lock().pending(user);
-        all >= PENDING_MAX || (user.is_some() && own >= PENDING_OF_USER)
+        let (all, own) = self.shared.lock().pending(user, &[]);
+        all >= self.most || (user.is_some() && own >= PENDING_OF_USER)
+    }
+
+    /// Returns true if the caller may receive a message of a peer of `user`, which can have many descriptors, while
+    /// those of `more` wait, too.
+    pub fn may_hear(&self, user: u32, more: &[Waste]) -> bool {
+        let (all, own) = self.shared.lock().pending(Some(user), more);
+        all < self.most && own < HEARD_MAX
     }
 }
 
@@ -185,20 +223,22 @@ pub(super) mod testing {
         }
     }
 
-    /// Disposes of `n` objects of `user` that block until the returned senders are dropped.
+    /// Disposes of an object of `user` with so many descriptors, which blocks until the returned sender is dropped.
+    pub fn block_one(closer: &mut Closer, user: u32, descriptors: usize) -> SyncSender<()> {
+        let (sender, receiver) = sync_channel::<()>(0);
+        closer.dispose(Waste::of(user, descriptors, Lingering(receiver)));
+        sender
+    }
+
+    /// Disposes of `n` objects of `user`, each with a descriptor, that block until the returned senders are dropped.
     pub fn block(closer: &mut Closer, user: u32, n: usize) -> Vec<SyncSender<()>> {
-        let one = |_| {
-            let (sender, receiver) = sync_channel::<()>(0);
-            closer.dispose(Waste::of(user, Lingering(receiver)));
-            sender
-        };
-        (0..n).map(one).collect()
+        (0..n).map(|_| block_one(closer, user, 1)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::testing::block;
+    use super::testing::{block, block_one};
     use super::*;
     use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
     use std::time::{Duration, Instant};
@@ -211,13 +251,14 @@ mod tests {
     /// Returns true if a quick object is dropped.
     fn drops(closer: &mut Closer, user: Option<u32>) -> bool {
         let (sender, dropped) = sync_channel::<()>(0);
-        closer.dispose(Waste { user, object: Box::new(Quick(sender)) });
+        closer.dispose(Waste::of(user, 1, Quick(sender)));
         dropped.recv_timeout(LONG) == Err(RecvTimeoutError::Disconnected)
     }
 
     #[test]
     fn objects_of_a_user_that_block_hold_up_no_others() {
         let mut closer = Closer::new();
+        closer.most = 4 * PENDING_OF_USER;
         let mut blocked = block(&mut closer, 1, PENDING_OF_USER - 1);
         assert!(!closer.is_full(Some(1)));
         blocked.extend(block(&mut closer, 1, 1));
@@ -231,10 +272,29 @@ mod tests {
         assert!(drops(&mut closer, None));
         drop(blocked);
         let start = Instant::now();
-        while closer.shared.lock().pending(None).0 > 0 {
+        while closer.shared.lock().pending(None, &[]).0 > 0 {
             assert!(start.elapsed() < LONG);
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn objects_weigh_as_much_as_they_have_descriptors() {
+        /// Most descriptors of a message.
+        const MESSAGE: usize = 253;
+        assert_eq!([Some(1024), Some(256), None].map(share), [512, 128, PENDING_MAX]);
+        let mut closer = Closer::new();
+        closer.most = share(Some(1024));
+        let mut blocked = vec![block_one(&mut closer, 1, MESSAGE)];
+        assert!(closer.is_full(Some(1)) && !closer.may_hear(1, &[]));
+        assert!(!closer.is_full(Some(2)) && closer.may_hear(2, &[]) && !closer.is_full(None));
+        let more = [Waste::of(2_u32, MESSAGE, ())];
+        assert!(!closer.may_hear(2, &more) && closer.may_hear(3, &more));
+        blocked.push(block_one(&mut closer, 2, MESSAGE));
+        assert!(!closer.is_full(None) && closer.may_hear(3, &[]));
+        blocked.push(block_one(&mut closer, 3, 512 - 2 * MESSAGE));
+        assert!(closer.is_full(None) && !closer.may_hear(4, &[]));
+        assert!(drops(&mut closer, None));
     }
 
     #[test]

@@ -13,12 +13,12 @@ use super::channel::{Channel, NO_USER};
 use super::client_memory::{ClientMemory, Layout};
 use super::closer::{Useless, Waste};
 use super::config::{Config, Sharing};
-use super::control::{Protocol, Turn};
 use super::handshake::{Client, Ending, Limits, Step};
 use super::link::Event;
 use super::listener::CLOSING;
 use super::message::Message;
 use super::ring::REGION_BYTES_MAX;
+use super::turn::{Protocol, Turn};
 
 /// Interval between attempts to connect to an absent server.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ impl Connector {
         };
         if let Err(why) = watched {
             self.refused = channel.close_user();
-            turn.waste.push(Waste::of(self.refused, channel));
+            turn.close(channel, (), 0);
             return Err(Event::Ended(why));
         }
         self.refused = None;
@@ -109,7 +109,7 @@ impl Connector {
             channel.close_user()
         });
         let state = std::mem::replace(&mut self.state, State::Waiting(again));
-        turn.waste.extend(user.map(|user| Waste::of(user, state)));
+        turn.waste.extend(user.map(|user| Waste::of(user, state.descriptors(), state)));
         self.alarm(again);
     }
 
@@ -145,7 +145,7 @@ impl Protocol for Connector {
                 }
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
                 State::Handshake(handshake) => {
-                    match handshake.turn(turn.config, &self.pool, now, &mut fds) {
+                    match handshake.turn(turn, &self.pool, now, &mut fds) {
                         Ok(None) => return None,
                         Ok(Some(Step::Connected)) => return Some(self.connected(turn)),
                         Ok(Some(_)) => Ok(()),
@@ -153,7 +153,7 @@ impl Protocol for Connector {
                     }
                 }
                 State::Connected(channel) => {
-                    let why = match channel.recv(&mut fds) {
+                    let why = match turn.recv(channel, channel.user(), &mut fds) {
                         Ok(None) => return None,
                         Ok(Some(Message::Disconnect(why))) => {
                             format!("the server has disconnected: {why}")
@@ -167,7 +167,7 @@ impl Protocol for Connector {
             };
             if !fds.is_empty() {
                 let user = self.channel().map_or(NO_USER, Channel::user);
-                turn.waste.push(Waste::of(user, Useless(fds)));
+                turn.waste.push(Waste::of(user, fds.len(), Useless(fds)));
             }
             if let Err(event) = step {
                 self.end(turn);
@@ -191,6 +191,20 @@ impl Protocol for Connector {
     }
 }
 
+impl State {
+    /// Returns the number of descriptors of the connection, ours and the socket.
+    fn descriptors(&self) -> usize {
+        match self {
+            State::Waiting(_) => 0,
+            State::Handshake(handshake) => {
+                let memory = handshake.memory.as_ref().map_or(0, ClientMemory::descriptors);
+                1 + handshake.machine.unsent() + memory
+            }
+            State::Connected(_) => 1,
+        }
+    }
+}
+
 impl Handshake {
     /// Reads and answers one message of the server; returns the step taken, or `None` if no message
     /// has arrived.
@@ -199,12 +213,12 @@ impl Handshake {
     /// Why the handshake has ended.
     fn turn(
         &mut self,
-        config: &Config,
+        turn: &Turn<'_>,
         pool: &Pool,
         now: Instant,
         fds: &mut Vec<OwnedFd>,
     ) -> std::result::Result<Option<Step>, String> {
-        let step = match self.channel.recv(fds) {
+        let step = match turn.recv(&self.channel, self.channel.user(), fds) {
             Ok(None) if self.until <= now => return Err("the server does not answer".into()),
             Ok(None) => return Ok(None),
             Ok(Some(message)) => self.machine.on(&message, fds),
@@ -213,7 +227,7 @@ impl Handshake {
         };
         let mut step = step.map_err(|ending| self.channel.refuse(ending))?;
         if let Step::Make(limits) = step {
-            let made = ClientMemory::new(limits, config, pool);
+            let made = ClientMemory::new(limits, turn.config, pool);
             let (memory, messages) = made.map_err(|why| self.channel.refuse(Ending::Unfit(why)))?;
             self.memory = Some(memory);
             step = self.machine.offer(messages).map_err(|ending| self.channel.refuse(ending))?;

@@ -11,7 +11,7 @@
 //! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
 //! namespace that opens a port has a thread of its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -20,42 +20,21 @@ use linerate_skb::{Code, Error, Result};
 use linerate_sys::wait::{Epoll, EventFd, EventFlags, NO_EVENT};
 
 use super::closer::{Closer, Waste};
-use super::config::Config;
 use super::link::{Event, Shared};
 use super::sync::lock;
+use super::turn::{Protocol, Turn};
 
 /// Longest time that closing a port waits for its listener to be closed, and closing a queue for its connection
 /// to end.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time for which either waits, even if its caller has no time left: a thread that has a CPU answers sooner.
-/// Frames whose connection has not ended by then return to the pool later.
+/// Frames whose connection has not ended by then return to the pool later. The queues of a port wait so once for each
+/// connection, because a worker that closes many queues has a deadline.
 const CLOSE_MIN: Duration = Duration::from_millis(50);
+/// The reason with which a client that closes a queue ends its connection.
+pub(super) const QUEUE_CLOSED: &str = "a queue was closed";
 /// The epoll tag of the mailbox; a port's tag is its address.
 const MAILBOX: u64 = 0;
-
-/// The side of a socket: a client's or a server's.
-pub(super) trait Protocol: Send {
-    /// Returns the descriptor that is readable when there is work.
-    fn watch(&self) -> &Epoll;
-
-    /// Processes the events of the socket.
-    fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event>;
-
-    /// Ends the connection, and sends the peer the reason.
-    fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>);
-
-    /// Ends all connections, because the port is closed.
-    fn close(&mut self, turn: &mut Turn<'_>);
-}
-
-/// The context of a [`Protocol`]'s turn.
-pub(super) struct Turn<'a> {
-    pub config: &'a Config,
-    /// Mappings and descriptors for the closing threads, so that no worker waits for their close.
-    pub waste: &'a mut Vec<Waste>,
-    /// The closing threads, which say whether more peers can be accepted.
-    pub closer: &'a Closer,
-}
 
 /// A port's handle on the control thread.
 pub(super) struct Control {
@@ -67,8 +46,10 @@ pub(super) struct Control {
 struct Mailbox {
     bell: EventFd,
     orders: Mutex<Vec<Order>>,
-    /// True if a caller has waited for the thread in vain, and the thread has not read its orders since.
-    is_late: AtomicBool,
+    /// Number of times that the thread has executed its orders.
+    rounds: AtomicU64,
+    /// Number of rounds up to which the thread is late, because a caller has waited for this round in vain.
+    late: AtomicU64,
 }
 
 enum Order {
@@ -106,8 +87,9 @@ impl Control {
 
     fn start() -> Result<Control> {
         let what = "cannot start the control thread of memif";
-        let (bell, orders, is_late) = (EventFd::new()?, Mutex::default(), AtomicBool::new(false));
-        let mailbox = Arc::new(Mailbox { bell, orders, is_late });
+        let (bell, orders) = (EventFd::new()?, Mutex::default());
+        let (rounds, late) = (AtomicU64::new(0), AtomicU64::new(0));
+        let mailbox = Arc::new(Mailbox { bell, orders, rounds, late });
         let set = Arc::new(Epoll::new()?);
         set.add(&mailbox.bell, MAILBOX, EventFlags::IN)
             .map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
@@ -145,12 +127,12 @@ impl Control {
     /// connections are shut down, before this returns; their sockets are closed later.
     pub fn remove(&self, shared: &Arc<Shared>) {
         let (sender, closed) = sync_channel(0);
-        self.order(Order::Remove(tag(shared), sender));
-        self.wait(&closed, CLOSE_TIMEOUT);
+        let order = Order::Remove(tag(shared), sender);
+        self.execute(order, &closed, CLOSE_TIMEOUT, CLOSE_MIN);
     }
 
-    /// Makes the thread end the connection of `generation`, and waits for it until `until`, but [`CLOSE_MIN`] at least
-    /// and [`CLOSE_TIMEOUT`] at most; returns true if that connection has ended.
+    /// Makes the thread end the connection of `generation`, and waits for it until `until`, but [`CLOSE_TIMEOUT`] at
+    /// most, and [`CLOSE_MIN`] at least in the first call for this connection; returns true if it has ended.
     pub fn hang_up(
         &self,
         shared: &Arc<Shared>,
@@ -159,19 +141,31 @@ impl Control {
         until: Instant,
     ) -> bool {
         let (sender, ended) = sync_channel(0);
-        self.order(Order::HangUp(tag(shared), generation, why, sender));
+        let order = Order::HangUp(tag(shared), generation, why, sender);
+        let least = if shared.is_first_hang_up(generation) { CLOSE_MIN } else { Duration::ZERO };
         let left = until.saturating_duration_since(Instant::now());
-        self.wait(&ended, left.clamp(CLOSE_MIN, CLOSE_TIMEOUT))
+        self.execute(order, &ended, left.clamp(least, CLOSE_TIMEOUT), least)
     }
 
-    /// Waits for `timeout` until the thread drops the sender of `done`; returns false if the thread has not. If the
-    /// thread is late already, waits for [`CLOSE_MIN`] only, because a caller that closes several ports waits for each.
-    fn wait(&self, done: &Receiver<()>, timeout: Duration) -> bool {
-        let is_late = &self.mailbox.is_late;
-        let timeout = if is_late.load(Ordering::Relaxed) { CLOSE_MIN } else { timeout };
+    /// Makes the thread execute `order`, and waits for `timeout` until the sender of `done` is dropped; returns false
+    /// if it was not. If the thread is late already, waits for `least` only, because a caller that closes several
+    /// queues or ports waits for each.
+    fn execute(
+        &self,
+        order: Order,
+        done: &Receiver<()>,
+        timeout: Duration,
+        least: Duration,
+    ) -> bool {
+        let Mailbox { rounds, late, .. } = &*self.mailbox;
+        // Read it before the order is given, because the thread may execute the order and end the round at once.
+        let before = rounds.load(Ordering::Relaxed);
+        self.order(order);
+        let is_late = late.load(Ordering::Relaxed) > rounds.load(Ordering::Relaxed);
+        let timeout = if is_late { least } else { timeout };
         let is_done = done.recv_timeout(timeout) != Err(RecvTimeoutError::Timeout);
-        if !is_done {
-            is_late.store(true, Ordering::Relaxed);
+        if !is_done && timeout >= CLOSE_MIN {
+            late.fetch_max(before + 1, Ordering::Relaxed);
         }
         is_done
     }
@@ -233,7 +227,6 @@ impl Thread {
     /// false if the thread is to end.
     fn read_mailbox(&mut self) -> bool {
         self.mailbox.bell.drain();
-        self.mailbox.is_late.store(false, Ordering::Relaxed);
         let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
         for order in orders {
             match order {
@@ -247,6 +240,7 @@ impl Thread {
                 Order::Stop => return false,
             }
         }
+        self.mailbox.rounds.fetch_add(1, Ordering::Relaxed);
         self.turn(|_| true);
         true
     }
@@ -288,6 +282,13 @@ impl Thread {
             let closer = &self.closer;
             let mut turn = Turn { config: &shared.config, waste: &mut waste, closer };
             let event = match shared.take_violation() {
+                _ if shared.is_over() => {
+                    // No queue would use another connection. The timer of the next attempt would wake the thread
+                    // again and again.
+                    let _ = self.set.delete(protocol.watch());
+                    protocol.hang_up(QUEUE_CLOSED, &mut turn);
+                    Some(Event::Left(QUEUE_CLOSED.to_owned()))
+                }
                 Some(error) => {
                     protocol.hang_up(error.as_str(), &mut turn);
                     let why = format!("the peer was disconnected: {}", error.as_str());

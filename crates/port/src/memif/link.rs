@@ -15,7 +15,7 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
@@ -26,11 +26,12 @@ use rustix::io::Errno;
 use super::closer::Waste;
 use super::config::{Config, Role};
 use super::connector::Connector;
-use super::control::{Control, Protocol};
+use super::control::Control;
 use super::handover::Handover;
 use super::listener::Listener;
 use super::ring::ProtocolError;
 use super::rings::Rings;
+use super::turn::Protocol;
 use crate::queue::Health;
 
 /// Longest time that opening waits for a server that answers.
@@ -52,6 +53,10 @@ pub(super) struct Shared {
     pub ended: AtomicU64,
     /// Number of connections that ended because the peer violated the protocol.
     pub errors: AtomicU64,
+    /// Number of queues that are not closed.
+    open: AtomicUsize,
+    /// Generation of the last connection that a queue has asked to end; `u64::MAX` before.
+    hung_up: AtomicU64,
 }
 
 /// A change at the socket.
@@ -100,6 +105,8 @@ impl Link {
             bells: (0..endpoints).map(|_| EventFd::new()).collect::<Result<_>>()?,
             ended: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            open: AtomicUsize::new(endpoints),
+            hung_up: AtomicU64::new(u64::MAX),
         });
         let control = Control::of_this_thread()?;
         control.add(shared.clone(), protocol)?;
@@ -148,6 +155,16 @@ impl Link {
         self.control.hang_up(&self.shared, generation, why, until)
     }
 
+    /// Counts a queue as closed. After the last one of a client, the control thread ends the connection, and connects
+    /// no more.
+    ///
+    /// Cost: a syscall for the last queue.
+    pub fn close_queue(&self) {
+        if self.shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.control.ring();
+        }
+    }
+
     /// Has `waste` dropped after the connection has ended, whose end [`Link::hang_up`] has requested.
     pub fn dispose(&self, waste: Waste) {
         self.control.dispose(waste);
@@ -180,6 +197,17 @@ impl Shared {
     /// Returns the bell of the endpoint whose first queue is `queue`.
     pub fn bell(&self, queue: usize) -> &EventFd {
         &self.bells[queue]
+    }
+
+    /// Returns true if all queues of a client are closed.
+    pub fn is_over(&self) -> bool {
+        self.config.role == Role::Client && self.open.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns true in the first call for the connection of `generation`.
+    pub fn is_first_hang_up(&self, generation: u32) -> bool {
+        let generation = u64::from(generation);
+        self.hung_up.swap(generation, Ordering::Relaxed) != generation
     }
 
     /// Returns the present peer's violation of the protocol, if an endpoint has found one and it
@@ -282,7 +310,7 @@ fn cannot_connect(config: &Config, e: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::control::Turn;
+    use super::super::turn::Turn;
     use super::*;
 
     use linerate_sys::wait::Epoll;

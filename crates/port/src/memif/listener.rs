@@ -24,11 +24,11 @@ use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
 use super::closer::{Useless, Waste};
 use super::config::{Config, Peer};
-use super::control::{Protocol, Turn};
 use super::handshake::{Ending, Reply, Server};
 use super::link::Event;
 use super::message::Message;
 use super::rings::Rings;
+use super::turn::{Protocol, Turn};
 use crate::host::{is_busy, open_when_closed};
 
 /// Longest time for a client to present the secret.
@@ -92,24 +92,36 @@ impl Listener {
     fn recv_connected(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
         let channel = self.connected.as_ref()?;
         let mut fds = Vec::new();
-        let why = match channel.recv(&mut fds) {
+        let why = match turn.recv(channel, channel.user(), &mut fds) {
             Ok(None) => return None,
             Ok(Some(Message::Disconnect(why))) => channel.refuse(Ending::ByPeer(why)),
             Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
             Err(ending) => channel.refuse(ending),
         };
         if let Some(channel) = self.connected.take() {
-            self.retire(channel, Useless(fds), turn);
+            let n = fds.len();
+            self.retire(channel, Useless(fds), n, turn);
         }
         Some(Event::Ended(why))
     }
 
-    /// Passes a client's socket, and the `rest` of its objects, to the closing threads. Stops
+    /// Has a client's socket closed, and the `rest` of its objects, as [`Turn::close`] does. Stops
     /// watching the socket: it stays readable until it is closed, which can be late. There are objects
     /// that came from the client only if the socket takes descriptors.
-    fn retire(&self, channel: Channel, rest: impl Send + 'static, turn: &mut Turn<'_>) {
+    fn retire(
+        &self,
+        channel: Channel,
+        rest: impl Send + 'static,
+        descriptors: usize,
+        turn: &mut Turn<'_>,
+    ) {
         let _ = self.watch.delete(&channel);
-        turn.waste.push(Waste::of(channel.close_user(), (channel, rest)));
+        turn.close(channel, rest, descriptors);
+    }
+
+    fn retire_guest(&self, guest: Guest, turn: &mut Turn<'_>) {
+        let n = guest.machine.doorbells();
+        self.retire(guest.channel, guest.machine, n, turn);
     }
 
     /// Accepts clients; returns false if no more can be accepted, for example without free
@@ -133,7 +145,7 @@ impl Listener {
                 }
                 Err(ending) => {
                     channel.refuse(ending);
-                    turn.waste.push(Waste::of(channel.close_user(), channel));
+                    turn.close(channel, (), 0);
                 }
             }
         }
@@ -167,7 +179,7 @@ impl Listener {
         if let Some(oldest) = self.guests.iter().position(goes) {
             let guest = self.guests.remove(oldest);
             guest.channel.refuse(Ending::Refused("another client waits"));
-            self.retire(guest.channel, guest.machine, turn);
+            self.retire_guest(guest, turn);
         }
     }
 
@@ -188,9 +200,9 @@ impl Listener {
         while i < self.guests.len() {
             let taken = self.connected.is_some();
             let (was_admitted, mut fds) = (self.guests[i].machine.is_admitted(), Vec::new());
-            let state = self.guests[i].turn(turn.config, taken, now, &mut fds);
+            let state = self.guests[i].turn(turn, taken, now, &mut fds);
             if !fds.is_empty() {
-                turn.waste.push(Waste::of(self.guests[i].user, Useless(fds)));
+                turn.waste.push(Waste::of(self.guests[i].user, fds.len(), Useless(fds)));
             }
             match state {
                 GuestState::Waiting if self.guests[i].machine.is_admitted() == was_admitted => {
@@ -205,7 +217,7 @@ impl Listener {
                 }
                 GuestState::Left => {
                     let guest = self.guests.remove(i);
-                    self.retire(guest.channel, guest.machine, turn);
+                    self.retire_guest(guest, turn);
                 }
                 GuestState::Connected(rings) => {
                     self.connected = Some(self.guests.remove(i).channel);
@@ -241,45 +253,44 @@ impl Protocol for Listener {
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let Some(channel) = self.connected.take() {
             channel.refuse(Ending::Refused(why));
-            self.retire(channel, (), turn);
+            self.retire(channel, (), 0, turn);
         }
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
         for guest in std::mem::take(&mut self.guests) {
             guest.channel.shut();
-            self.retire(guest.channel, guest.machine, turn);
+            self.retire_guest(guest, turn);
         }
         if let Some(channel) = self.connected.take() {
             channel.shut();
-            self.retire(channel, (), turn);
+            self.retire(channel, (), 0, turn);
         }
     }
 }
 
 impl Guest {
-    /// Answers the client's messages; adds descriptors that no message used to `fds`.
+    /// Answers the client's messages; adds descriptors that no message used to `fds`, which is empty. Ends after
+    /// such a message, so that the caller counts its descriptors before the next one is received.
     fn turn(
         &mut self,
-        config: &Config,
+        turn: &Turn<'_>,
         taken: bool,
         now: Instant,
         fds: &mut Vec<OwnedFd>,
     ) -> GuestState {
         for _ in 0..MESSAGES_MAX {
-            let mut came = Vec::new();
-            let step = match self.channel.recv(&mut came) {
+            let step = match turn.recv(&self.channel, self.user, fds) {
                 Ok(None) if self.until > now => return GuestState::Waiting,
                 Ok(None) => Err(Ending::Refused("too slow")),
                 Ok(Some(Message::Init { .. } | Message::Connect)) if taken => {
                     Err(Ending::Refused("already connected"))
                 }
-                Ok(Some(message)) => self.answer(config, message, &mut came),
+                Ok(Some(message)) => self.answer(turn.config, message, fds),
                 Err(ending) => Err(ending),
             };
-            fds.append(&mut came);
             match step {
-                Ok(GuestState::Waiting) => {}
+                Ok(GuestState::Waiting) if fds.is_empty() => {}
                 Ok(state) => return state,
                 Err(ending) => {
                     self.channel.refuse(ending);

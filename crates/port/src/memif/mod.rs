@@ -45,6 +45,7 @@ mod server;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::time::Duration;
 

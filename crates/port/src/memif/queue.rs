@@ -10,7 +10,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
 use super::closer::Waste;
 use super::config::{Role, Sharing};
-use super::control::CLOSE_TIMEOUT;
+use super::control::{CLOSE_TIMEOUT, QUEUE_CLOSED};
 use super::copies::{Copies, Stop};
 use super::endpoint::Endpoint;
 use super::link::Link;
@@ -51,6 +51,7 @@ pub(super) struct MemifQueue {
     tx_lost: Moved,
     /// Number of times that packets were published to the peer.
     doorbells: u64,
+    is_closed: bool,
 }
 
 impl MemifQueue {
@@ -71,6 +72,7 @@ impl MemifQueue {
             stuck: None,
             tx_lost: Moved::default(),
             doorbells: 0,
+            is_closed: false,
         };
         while queue.end.is_stale() {
             queue.change();
@@ -383,7 +385,8 @@ impl MemifQueue {
 impl MemifQueue {
     /// Returns true if the connection must end before the rings of a client are given up. Either a peer that keeps to
     /// the protocol may still read or write frames of the pool in them; or this is the port's only queue, and the peer
-    /// may still take copies, which would count as lost.
+    /// may still take copies, which would count as lost. A peer learns of the end a moment later: docs/ports/memif.md
+    /// says what it can do until then.
     fn must_hang_up(&self) -> bool {
         let config = &self.end.link.config;
         let has_rings = self.rings.tx.is_some() || self.rings.rx.is_some();
@@ -393,9 +396,12 @@ impl MemifQueue {
 
     /// Gives up the rings of a queue that is closed; a second call does nothing.
     fn give_up(&mut self, until: Instant) {
+        if !std::mem::replace(&mut self.is_closed, true) {
+            self.end.link.close_queue();
+        }
         // Other queues may keep the connection. So end it before the frames return to the pool: they will
-        // belong to other packets.
-        if self.must_hang_up() && !self.end.hang_up("a queue was closed", until) {
+        // belong to other packets. Do not wait for the peer, which could hold up this thread.
+        if self.must_hang_up() && !self.end.hang_up(QUEUE_CLOSED, until) {
             // The control thread is late: it will end the connection first, and then have the rings dropped.
             // Packets to send count as sent, because the peer may still take them.
             let rings = LateRings { rings: self.take_rings(), home: self.pool.local_with(0) };

@@ -70,6 +70,11 @@ impl Client {
         Client { init, limits, state: State::Greeting, to_send: VecDeque::new() }
     }
 
+    /// Returns the number of messages that are not sent yet. Each but one has a descriptor.
+    pub(in crate::memif) fn unsent(&self) -> usize {
+        self.to_send.len()
+    }
+
     /// Processes a message, and returns the client's next step; a descriptor that came with the
     /// message is an error.
     ///

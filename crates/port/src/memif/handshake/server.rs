@@ -49,6 +49,11 @@ impl Server {
         self.admitted
     }
 
+    /// Returns the number of doorbells that the client has sent, before it is connected.
+    pub(in crate::memif) fn doorbells(&self) -> usize {
+        self.from_client.len() + self.to_client.len()
+    }
+
     /// Returns the regions of a client that has sent all of them.
     #[cfg(test)]
     pub(super) fn mapped(&self) -> &Regions {

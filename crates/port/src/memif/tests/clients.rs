@@ -299,6 +299,25 @@ fn server_that_maps_one_region_is_told_the_reason() {
     assert_eq!(why.as_deref(), Some("the server maps one region only: use zerocopy=no"));
 }
 
+/// Checks queues that are closed and not dropped, as those of a stopped engine that are read for the report.
+#[test]
+fn client_whose_queues_are_all_closed_connects_no_more() {
+    let (name, pool) = (name(), Pool::builder().frames(512).trust(Trust::Exported).build());
+    let pool = pool.unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64,rings=2"), &pool);
+    let server = Server::with_two_rings(&listener, &mut port, &mut pool.local());
+    let until = Instant::now() + Duration::from_secs(10);
+    port.queues.iter_mut().for_each(|queue| queue.close(until));
+    // A connection that was made after the first queue was closed.
+    std::thread::sleep(Duration::from_millis(100));
+    while listener.accept().unwrap().is_some() {}
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(listener.accept().unwrap().is_none(), "it connects, and has no queue");
+    drop((port, server));
+    settled(&pool);
+}
+
 #[test]
 fn queue_that_is_left_goes_on_with_the_next_connection() {
     let (name, pool) = (name(), Pool::builder().frames(1024).trust(Trust::Exported).build());

@@ -3,36 +3,36 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
-use linerate_skb::DropReason;
+use linerate_skb::{DropReason, Local};
 use linerate_sys::seqpacket::{self, Seqpacket};
 use linerate_sys::unix::own_user;
 
 use super::super::channel::Channel;
-use super::super::closer::testing::block;
-use super::super::closer::{Closer, PENDING_MAX, PENDING_OF_USER};
+use super::super::closer::testing::{block, block_one};
+use super::super::closer::{Closer, PENDING_OF_USER};
 use super::super::config::Config;
 use super::super::connector::Connector;
-use super::super::control::{Protocol, Turn};
 use super::super::endpoint::Endpoint;
 use super::super::handshake::Ending;
 use super::super::link::{Event, Link};
-use super::super::listener::Listener;
+use super::super::listener::{CLOSING, Listener};
 use super::super::message::Message;
 use super::super::queue::MemifQueue;
 use super::super::ring::ProtocolError;
+use super::super::turn::{Protocol, Turn};
 use super::hostile::settled;
 use super::*;
 use crate::host::RETRY;
 use crate::host::testing::in_netns;
 use crate::queue::Want;
 
-const QUEUES: usize = 2;
 const CONNECTIONS: u64 = 12;
 
 fn queues(text: &str, pool: &Pool) -> (std::sync::Arc<Link>, Vec<MemifQueue>) {
     let config = Config::of(&crate::parse(text).unwrap()).unwrap();
+    let rings = usize::from(config.rings);
     let link = Link::open(config, pool).unwrap();
-    let queues = (0..QUEUES).map(|i| MemifQueue::new(link.clone(), i, pool).unwrap()).collect();
+    let queues = (0..rings).map(|i| MemifQueue::new(link.clone(), i, pool).unwrap()).collect();
     (link, queues)
 }
 
@@ -94,6 +94,29 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
     }
 }
 
+/// Calls these queues until all have a peer.
+fn until_all_up(queues: &mut [&mut MemifQueue], mem: &mut Local) {
+    let (start, mut batch) = (Instant::now(), Batch::with_capacity(1));
+    while queues.iter().any(|queue| queue.health() != Health::Up) {
+        assert!(start.elapsed() < Duration::from_secs(10), "no connection");
+        queues.iter_mut().for_each(|queue| _ = queue.rx(mem, &mut batch, 0));
+    }
+}
+
+/// Waits until no ring has frames of the pool.
+fn until_home(pool: &Pool) {
+    let start = Instant::now();
+    let is_lent = |(name, n): &(&str, u64)| *name == "device rings" && *n > 0;
+    loop {
+        let ledger = pool.ledger();
+        if ledger.is_drained() && !ledger.holders().iter().any(is_lent) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{ledger}");
+        std::thread::yield_now();
+    }
+}
+
 /// Checks a control thread that cannot work while queues are closed. It has a namespace of its own, so that it is not
 /// that of other tests.
 #[test]
@@ -104,13 +127,7 @@ fn close_waits_for_a_late_control_thread_no_longer_than_its_caller_lets_it() {
         let (_server, mut far) = queues(&format!("memif:{name},role=server,rings=2"), &pool);
         let (client, mut near) = queues(&format!("memif:{name},size=64,rings=2"), &pool);
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
-        let start = Instant::now();
-        while near.iter().chain(&far).any(|queue| queue.health() != Health::Up) {
-            assert!(start.elapsed() < Duration::from_secs(10), "no connection");
-            for queue in near.iter_mut().chain(&mut far) {
-                queue.rx(&mut mem, &mut batch, 0);
-            }
-        }
+        until_all_up(&mut near.iter_mut().chain(&mut far).collect::<Vec<_>>(), &mut mem);
         (0..2).for_each(|_| batch.push(mem.alloc_copy(&[1; 60]).unwrap()).unwrap());
         assert_eq!(far[0].xmit(&mut mem, &mut batch).packets, 2);
         let begun = Instant::now();
@@ -120,15 +137,27 @@ fn close_waits_for_a_late_control_thread_no_longer_than_its_caller_lets_it() {
         let counters = near[0].counters();
         assert_eq!((counters.rx_missed, counters.driver.missed_unread), (2, 2));
         // The control thread ends the connection then, and has the frames returned.
-        let is_lent = |(name, n): &(&str, u64)| *name == "device rings" && *n > 0;
-        loop {
-            let ledger = pool.ledger();
-            if ledger.is_drained() && !ledger.holders().iter().any(is_lent) {
-                break;
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "{ledger}");
-            std::thread::yield_now();
-        }
+        until_home(&pool);
+    });
+}
+
+/// Checks the same with queues of one port, whose number must not multiply the least wait.
+#[test]
+fn queues_of_one_port_wait_for_a_late_control_thread_once() {
+    const QUEUES: u32 = 16;
+    in_netns(|| {
+        let pool = Pool::builder().frames(1024).trust(Trust::Exported).build().unwrap();
+        let name = name();
+        let (_server, mut far) = queues(&format!("memif:{name},role=server,rings={QUEUES}"), &pool);
+        let text = format!("memif:{name},size=8,rings={QUEUES}");
+        let (client, mut near) = queues(&text, &pool);
+        let all = &mut near.iter_mut().chain(&mut far).collect::<Vec<_>>();
+        until_all_up(all, &mut pool.local());
+        let begun = Instant::now();
+        client.locked(|| near.iter_mut().for_each(|queue| queue.close(begun)));
+        // A wait of 50 ms for each queue takes 800 ms.
+        assert!(begun.elapsed() < Duration::from_millis(600), "{:?}", begun.elapsed());
+        until_home(&pool);
     });
 }
 
@@ -147,6 +176,12 @@ fn is_readable(fd: impl AsFd) -> bool {
     linerate_sys::wait::poll_readable(&[fd.as_fd()], Some(Duration::ZERO)).unwrap()
 }
 
+/// Returns the number of sockets of `n` clients without the secret that wait for closing threads: none from Linux 6.16
+/// on, where these sockets take no descriptors.
+fn waiting(client: &Seqpacket, n: usize) -> usize {
+    if client.refuses_descriptors() { 0 } else { n }
+}
+
 /// Checks sockets that the closing threads do not close, as if other clients of the user blocked
 /// these threads.
 #[test]
@@ -157,14 +192,55 @@ fn listener_is_not_woken_by_a_socket_that_waits_for_its_close() {
     // The third client takes the place of the first one.
     let clients = [(); 3].map(|()| Seqpacket::connect(&config.path).unwrap());
     let mut waste = Vec::new();
+    let waiting = waiting(&clients[0], 3);
     let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
     assert!(listener.turn(&mut turn).is_none());
     drop(clients);
-    assert!(listener.turn(&mut turn).is_none() && turn.waste.len() == 3);
+    assert!(listener.turn(&mut turn).is_none() && turn.waste.len() == waiting);
     assert!(!is_readable(listener.watch()));
 }
 
-/// Checks the same for a client's socket.
+/// Checks a client whose user has used up its places after the client was accepted.
+#[test]
+fn message_of_a_client_is_not_received_while_many_descriptors_of_its_user_wait() {
+    let config = format!("memif:{},role=server", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let (mut listener, mut closer) = (Listener::new(&config).unwrap(), Closer::new());
+    let client = Channel(Seqpacket::connect(&config.path).unwrap());
+    let mut turn = |closer: &Closer| {
+        listener.turn(&mut Turn { config: &config, waste: &mut Vec::new(), closer }).is_none()
+    };
+    assert!(turn(&closer));
+    // As many as one message can have.
+    let _blocked = block_one(&mut closer, own_user(), 253);
+    client.send(&super::peer::init(), None).unwrap();
+    assert!(turn(&closer));
+    assert!(matches!(client.recv(&mut Vec::new()), Ok(Some(Message::Hello { .. }))));
+    let told = client.recv(&mut Vec::new());
+    assert_eq!(told, Ok(Some(Message::Disconnect(CLOSING.to_owned()))));
+}
+
+/// Checks that the socket of a refused client uses up no place of another client's objects.
+#[test]
+fn socket_that_takes_no_descriptors_is_closed_at_once() {
+    let config = format!("memif:{},role=server", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let (mut listener, closer) = (Listener::new(&config).unwrap(), Closer::new());
+    let client = Channel(Seqpacket::connect(&config.path).unwrap());
+    if !client.0.refuses_descriptors() {
+        return eprintln!("skipped: no SO_PASSRIGHTS before Linux 6.16");
+    }
+    let mut waste = Vec::new();
+    let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
+    assert!(listener.turn(&mut turn).is_none());
+    client.send(&Message::Ack, None).unwrap();
+    assert!(listener.turn(&mut turn).is_none() && waste.is_empty());
+    // The greeting, and the reason.
+    assert!((0..2).all(|_| matches!(client.recv(&mut Vec::new()), Ok(Some(_)))));
+    assert!(client.recv(&mut Vec::new()).is_err(), "it is not closed");
+}
+
+/// Checks a client's socket that waits for a closing thread.
 #[test]
 fn connector_is_not_woken_by_a_socket_that_waits_for_its_close() {
     let pool = Pool::builder().frames(256).build().unwrap();
@@ -196,7 +272,7 @@ fn attempts_to_connect_to_a_refused_server_take_no_places_of_others() {
     let mut blocked = block(&mut closer, own_user(), PENDING_OF_USER);
     for other in 1.. {
         // Before Linux 6.16 the socket of the first attempt takes one of the two places.
-        let n = PENDING_OF_USER.min(PENDING_MAX - 2 - blocked.len());
+        let n = PENDING_OF_USER.min(closer.most - 2 - blocked.len());
         if n == 0 {
             break;
         }
@@ -231,7 +307,7 @@ fn client_of_a_closed_port_knows_it_before_its_socket_is_closed() {
     let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
     assert!(listener.turn(&mut turn).is_none());
     listener.close(&mut turn);
-    assert_eq!(waste.len(), 2);
+    assert_eq!(waste.len(), waiting(&clients[0].0, 2));
     for client in clients {
         assert!(matches!(client.recv(&mut Vec::new()), Ok(Some(Message::Hello { .. }))));
         assert!(matches!(client.recv(&mut Vec::new()), Err(Ending::ByPeer(_))));
