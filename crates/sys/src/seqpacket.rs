@@ -18,8 +18,8 @@ use rustix::net::{
 use crate::error::{Code, Result};
 use crate::unix::{self, pass_rights, passes_rights};
 
-/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them, the
-/// kernel does not close any itself; closing an unknown file could block for ever.
+/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them, here and in
+/// the process's table, the kernel does not close any itself; closing an unknown file could block for ever.
 const FDS_MAX: usize = 253;
 
 /// Returns an unused name in the network namespace: `@PREFIX-` and 64 random bits.
@@ -146,7 +146,8 @@ impl Seqpacket {
         }
     }
 
-    /// Returns the next message, if one is waiting.
+    /// Returns the next message, if one is waiting. A caller that must not block leaves room for 253 descriptors in
+    /// the process's table (RLIMIT_NOFILE): in this call, the kernel closes those for which there is no room.
     ///
     /// # Errors
     /// ECONNRESET if the peer is gone and had not read everything.
