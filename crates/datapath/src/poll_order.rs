@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Of 8 packets in a turn, each queue may have a third.
+    /// Gives each queue a third of the 8 packets of a turn.
     #[test]
     fn queue_with_few_packets_at_a_time_gets_its_share_and_no_more() {
         for packets in [5, 7] {

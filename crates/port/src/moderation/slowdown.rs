@@ -1,4 +1,4 @@
-//! Whether holds slow packets down: those of peers that wait for answers come faster if holds are shorter.
+//! The probe whether holds slow packets down: those of peers that wait for answers come faster if holds are shorter.
 //!
 //! ```text
 //!  hold    full ──────────────► full    quarter   full    quarter
