@@ -67,6 +67,8 @@ pub(super) struct Adaptive {
     backoff: Duration,
     /// True if the last poll found no packet.
     empty: bool,
+    /// The time of the last poll that found packets.
+    found_at: Option<Instant>,
     /// True if the last hold was not slept.
     is_forgotten: bool,
     /// The reason why no hold was tried.
@@ -87,6 +89,7 @@ impl Default for Adaptive {
             retry_at: None,
             backoff: BACKOFF_MIN,
             empty: false,
+            found_at: None,
             is_forgotten: false,
             why: Why::Thin,
         }
@@ -113,15 +116,20 @@ impl Adaptive {
         let is_forgotten = std::mem::take(&mut self.is_forgotten);
         let was_empty = std::mem::replace(&mut self.empty, window.packets == 0);
         let found = window.packets > 0;
-        if self.slowdown.is_silent(window.passed) {
+        let silent_since = if found { self.found_at.replace(now) } else { None };
+        if silent_since.is_some_and(|at| self.slowdown.is_silent(now.saturating_duration_since(at)))
+        {
             self.accepted = Duration::ZERO;
         }
         if self.phase == Phase::Free {
             return self.free(now, window, arrivals, spares, target, device);
         }
         if is_forgotten {
-            // The window was no hold, so it says nothing about holds.
-            arrivals.restart(now);
+            // The window was no hold, so it says nothing about holds, and a trial must begin anew.
+            if let Phase::Trial { .. } = self.phase {
+                return self.release(arrivals, now);
+            }
+            arrivals.close(now);
             return self.blocked().filter(|_| found);
         }
         if was_empty && window.passed > QUIET * self.hold {
@@ -165,7 +173,11 @@ impl Adaptive {
                 if self.slowdown.is_due(window.passed) {
                     return self.end_while(now, arrivals, spares, device).filter(|_| found);
                 }
-                let longest = target(rate).min(self.slowdown.limit(now));
+                if self.slowdown.raise(now) {
+                    // The doubled limit has a trial, and soon a probe.
+                    return self.release(arrivals, now);
+                }
+                let longest = target(rate).min(self.slowdown.limit());
                 self.held(found, rate, longest, spares, device)
             }
         }
@@ -292,15 +304,21 @@ impl Adaptive {
         spares: bool,
         device: &Gathering,
     ) -> Option<Duration> {
-        let limit = if spares { self.slowdown.limit(now) } else { Duration::MAX };
+        self.slowdown.raise(now);
+        let limit = if spares { self.slowdown.limit() } else { Duration::MAX };
         let accepted = std::mem::take(&mut self.accepted).min(limit);
         let hold = self.enter(rate, longest.min(limit), spares, device);
         if hold.is_some() {
             self.cap = self.cap.max(accepted);
-        } else if limit < longest {
+        } else if limit < longest && self.gains(rate, longest, device) {
             self.why = Why::Limited;
         }
         hold
+    }
+
+    /// Returns true if a hold would gather packets, and more than the device does.
+    fn gains(&self, rate: f64, hold: Duration, device: &Gathering) -> bool {
+        hold >= HOLD_MIN && rate * nanos(hold + self.late) >= ENTER && device.pays(hold, rate)
     }
 
     /// Begins a trial of `longest`, if it would gather packets.

@@ -174,12 +174,15 @@ impl Moderator {
         self.device.set_device(device);
     }
 
-    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and it is no round of the
-    /// adaptive mode.
+    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and the time until the next
+    /// decision is no round of the adaptive mode.
     pub fn forget_hold(&mut self) {
+        let is_spun = self.held.is_some() && self.due.is_none();
         if let Some((_, hold)) = self.due.take() {
             self.holds.time_ns -= hold.as_nanos() as u64;
             self.holds.count -= 1;
+        }
+        if !is_spun {
             self.adaptive.forget_hold();
         }
     }

@@ -56,8 +56,9 @@ impl Default for Slowdown {
 }
 
 impl Slowdown {
-    /// Returns the longest hold at `now`.
-    pub fn limit(&mut self, now: Instant) -> Duration {
+    /// Doubles the limit for each of its times that has passed at `now`; returns true if it did.
+    pub fn raise(&mut self, now: Instant) -> bool {
+        let before = self.limit();
         while let Some((limit, since)) = self.limit {
             // A clock that goes back begins the time anew.
             let Some(passed) = now.checked_duration_since(since) else {
@@ -71,6 +72,11 @@ impl Slowdown {
             self.limit = (longer < LIMIT_MAX).then_some((longer, since + LIMIT_TIME));
             self.begin_anew();
         }
+        self.limit() > before
+    }
+
+    /// Returns the longest hold.
+    pub fn limit(&self) -> Duration {
         self.limit.map_or(Duration::MAX, |(limit, _)| limit)
     }
 
@@ -295,18 +301,22 @@ mod tests {
     #[test]
     fn limit_is_half_of_what_slowed_down_and_doubles_each_second() {
         let (mut slowdown, now) = (Slowdown::default(), Instant::now());
-        assert_eq!(slowdown.limit(now), Duration::MAX);
+        let limit_at = |slowdown: &mut Slowdown, at| {
+            slowdown.raise(at);
+            slowdown.limit()
+        };
+        assert_eq!(limit_at(&mut slowdown, now), Duration::MAX);
         slowdown.slows(HOLD, now);
-        assert_eq!(slowdown.limit(now + LIMIT_TIME / 2), HOLD / 2);
+        assert_eq!(limit_at(&mut slowdown, now + LIMIT_TIME / 2), HOLD / 2);
         slowdown.slows_not();
         assert_eq!(slowdown.left, BELIEVED_MORE * BELIEVED_MIN);
-        assert_eq!(slowdown.limit(now + LIMIT_TIME), HOLD);
+        assert_eq!(limit_at(&mut slowdown, now + LIMIT_TIME), HOLD);
         assert_eq!(slowdown.left, BELIEVED_MIN, "a doubled limit is probed soon");
-        assert_eq!(slowdown.limit(now + 7 * LIMIT_TIME), Duration::MAX);
+        assert_eq!(limit_at(&mut slowdown, now + 7 * LIMIT_TIME), Duration::MAX);
         // A clock that goes back by an hour delays the doubling by no more than its time.
         slowdown.slows(Duration::ZERO, now + 3600 * LIMIT_TIME);
-        assert_eq!(slowdown.limit(now), Duration::ZERO);
-        assert_eq!(slowdown.limit(now + LIMIT_TIME), HOLD_MIN);
+        assert_eq!(limit_at(&mut slowdown, now), Duration::ZERO);
+        assert_eq!(limit_at(&mut slowdown, now + LIMIT_TIME), HOLD_MIN);
     }
 
     #[test]

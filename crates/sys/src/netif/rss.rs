@@ -132,9 +132,12 @@ impl Rss {
         words
     }
 
-    /// Returns the request that sets the driver's default table, and the key; an empty key is kept.
-    fn request_default(&self, transform: u8) -> Vec<u32> {
-        let mut words = Rss { table: Vec::new(), ..self.clone() }.request(transform);
+    /// Returns the request that sets the driver's default table. It has no key, because the kernel reads the key of
+    /// such a request behind a whole table, which is not there.
+    ///
+    /// Source: net/ethtool/ioctl.c `ethtool_set_rxfh`.
+    fn request_default(transform: u8) -> Vec<u32> {
+        let mut words = Rss::default().request(transform);
         words[2] = TABLE_DEFAULT;
         words
     }
@@ -244,12 +247,12 @@ impl Interface {
     /// Sets the table and the key of `rss` as [`Interface::write_rss`] does; a default table as
     /// such, because a written one counts as the user's: it stays when the number of queues changes.
     fn restore_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
-        let set = || self.words(&mut rss.request_default(transform), "ETHTOOL_SRSSH");
+        let set = || self.words(&mut Rss::request_default(transform), "ETHTOOL_SRSSH");
         // The number of queues may have changed since, and the default with it. The table is read
         // back, because the default of this driver may be another one.
         let is_restored = |now: Rss| now.is_default || now.table == rss.table;
         if rss.is_default && set().is_ok() && self.rss().is_ok_and(is_restored) {
-            return Ok(());
+            return self.write_rss(&Rss { table: Vec::new(), ..rss.clone() }, transform);
         }
         self.write_rss(rss, transform)
     }
@@ -427,10 +430,9 @@ mod tests {
             assert!(!default.is_default_of(queues), "{queues}");
         }
         assert!(!Rss::default().is_default_of(3), "no table to restore");
-        let (words, set) = (default.request_default(2), default.request(2));
-        assert_eq!(words[..3], [ETHTOOL_SRSSH, 0, 0], "length 0 stands for the default");
-        assert_eq!((&words[3..HEAD_WORDS], words.len()), (&set[3..HEAD_WORDS], HEAD_WORDS + 2));
-        assert_eq!(words[HEAD_WORDS..], set[HEAD_WORDS + 5..], "the key");
+        let (words, set) = (Rss::request_default(2), default.request(2));
+        assert_eq!(words[..4], [ETHTOOL_SRSSH, 0, 0, 0], "length 0 stands for the default");
+        assert_eq!((&words[4..], words.len()), (&set[4..HEAD_WORDS], HEAD_WORDS));
         assert_eq!(words_of(&words), Some(words.len()));
     }
 

@@ -384,14 +384,17 @@ fn a_hold_that_is_not_slept_is_no_round_of_a_trial() {
             }
             rest
         };
-        for _ in 0..40 {
-            turn(&mut m, 1, us(10));
+        for i in 0..160 {
+            turn(&mut m, usize::from(i % 4 == 0), us(3));
         }
         (m.moderated().over(40, 1), format!("{:?}", m.adaptive))
     };
     let (slept, forgotten) = (turns(false), turns(true));
     assert!(slept.1.contains("phase: Held"), "{slept:?}");
-    assert!(forgotten.1.contains("Trial { rounds: 0"), "{forgotten:?}");
+    assert!(
+        forgotten.1.contains("phase: Free") && forgotten.1.contains("failed: false"),
+        "{forgotten:?}"
+    );
     assert_ne!(slept.0.hold, None);
     assert!(forgotten.0.holds.count <= 1, "{forgotten:?}");
 }
