@@ -238,6 +238,8 @@ impl Worker {
         let left = until.saturating_duration_since(since);
         let time = timeout.map_or(left, |timeout| left.min(timeout));
         if time.is_zero() {
+            // The turn took as long as the hold, or the caller does not wait: nobody slept.
+            self.napis.iter_mut().for_each(Napi::forget_hold);
             return Ok(());
         }
         self.slot.wake_waiters();

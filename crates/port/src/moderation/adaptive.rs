@@ -2,7 +2,7 @@
 //! for an answer.
 //!
 //! ```text
-//!            8 packets, dense enough             8 rounds gathered what was expected
+//!            8 packets, dense enough             8 hold times gathered what was expected
 //!   Free ───────────────────────────► on trial ─────────────────────────────► held
 //!    ▲                                 │  less than half: half of the time      │
 //!    └─────────────────────────────────┴────────────────────────────────────────┘
@@ -29,9 +29,11 @@ const EVIDENCE_TIME: Duration = Duration::from_micros(50);
 /// Number of packets that a hold must gather to begin; holds that gather less than the next constant end.
 const ENTER: f64 = 2.0;
 const EXIT: f64 = 1.5;
-/// Rounds of a trial; the next constant is the number after which a hopeless trial ends.
+/// Number of hold times that a trial takes; the next constant is the number after which a hopeless trial ends.
 const TRIAL: u32 = 8;
 const HOPELESS: u32 = 2;
+/// Number of packets of a full poll, and of time without an empty one.
+const FULL_POLL: u32 = 64;
 /// Number of empty hold times after which a wake-up counts as the end of a quiet time.
 const QUIET: u32 = 4;
 /// Time without a trial after the first failed one; the next constant is the limit to which it grows.
@@ -43,7 +45,7 @@ pub(super) const HOLD_MIN: Duration = Duration::from_micros(20);
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
     Free,
-    Trial { rounds: u32, came: u32, passed: Duration },
+    Trial { came: u32, passed: Duration },
     Held,
     Probe(Probe),
 }
@@ -117,9 +119,12 @@ impl Adaptive {
         let was_empty = std::mem::replace(&mut self.empty, window.packets == 0);
         let found = window.packets > 0;
         let silent_since = if found { self.found_at.replace(now) } else { None };
-        if silent_since.is_some_and(|at| self.slowdown.is_silent(now.saturating_duration_since(at)))
-        {
-            self.accepted = Duration::ZERO;
+        if let Some(at) = silent_since {
+            // Without an empty poll for that long the queue was not silent but busy.
+            let silence = now.saturating_duration_since(at) / (1 + window.packets / FULL_POLL);
+            if self.slowdown.is_silent(silence) {
+                self.accepted = Duration::ZERO;
+            }
         }
         if self.phase == Phase::Free {
             return self.free(now, window, arrivals, spares, target, device);
@@ -137,18 +142,18 @@ impl Adaptive {
         }
         arrivals.close(now);
         match self.phase {
-            Phase::Trial { rounds, came, passed } => {
-                let (rounds, came) = (rounds + 1, came.saturating_add(window.packets));
-                let passed = passed + window.passed;
-                self.phase = Phase::Trial { rounds, came, passed };
-                let expected = self.natural * passed.as_nanos() as f64;
-                let gathered = f64::from(came);
-                if rounds >= HOPELESS && 4.0 * gathered < expected
-                    || rounds >= TRIAL && 2.0 * gathered < expected
+            Phase::Trial { came, passed } => {
+                // Time counts and not the number of rounds: another descriptor may end a hold early.
+                let (came, passed) = (came.saturating_add(window.packets), passed + window.passed);
+                self.phase = Phase::Trial { came, passed };
+                let (expected, gathered) = (self.natural * nanos(passed), f64::from(came));
+                let is_over = passed >= TRIAL * self.hold;
+                if passed >= HOPELESS * self.hold && 4.0 * gathered < expected
+                    || is_over && 2.0 * gathered < expected
                 {
                     return self.fail(now, arrivals, spares, device);
                 }
-                if rounds >= TRIAL {
+                if is_over {
                     (self.failed, self.backoff, self.phase) = (false, BACKOFF_MIN, Phase::Held);
                 }
                 found.then_some(self.hold)
@@ -157,7 +162,8 @@ impl Adaptive {
                 let rate = arrivals.rate();
                 if target(rate) < probe.full() / 2 {
                     // The rate has risen, and the probe says nothing about it.
-                    self.release(arrivals, now)
+                    self.slowdown.give_up();
+                    self.leave(arrivals, now)
                 } else if !probe.add(window) {
                     self.phase = Phase::Probe(probe);
                     found.then_some(probe.hold())
@@ -238,7 +244,8 @@ impl Adaptive {
         spares: bool,
         device: &Gathering,
     ) -> Option<Duration> {
-        let probe = if spares { Probe::begin(self.hold, arrivals.rate(), device) } else { None };
+        let rate = arrivals.rate();
+        let probe = if spares { self.slowdown.probe(self.hold, rate, device, now) } else { None };
         let Some(probe) = probe else {
             self.slowdown.postpone();
             return self.release(arrivals, now);
@@ -254,14 +261,13 @@ impl Adaptive {
         arrivals: &mut Arrivals,
         now: Instant,
     ) -> Option<Duration> {
-        let cap = self.cap;
-        self.release(arrivals, now);
         if probe.is_slowed() {
             self.slowdown.slows(probe.full(), now);
         } else {
-            self.accepted = cap;
+            self.slowdown.slows_not();
+            self.accepted = self.cap;
         }
-        None
+        self.leave(arrivals, now)
     }
 
     /// Returns the hold of a queue that was not polled, because there is no room for its packets.
@@ -280,7 +286,7 @@ impl Adaptive {
 
     /// Ends the hold of a queue that was not polled for a long time.
     pub fn lose(&mut self, arrivals: &mut Arrivals) {
-        self.phase = Phase::Free;
+        (self.phase, self.why) = (Phase::Free, Why::Thin);
         arrivals.forget();
     }
 
@@ -340,7 +346,7 @@ impl Adaptive {
             return None;
         }
         (self.natural, self.cap, self.hold) = (rate, longest, longest);
-        self.phase = Phase::Trial { rounds: 0, came: 0, passed: Duration::ZERO };
+        self.phase = Phase::Trial { came: 0, passed: Duration::ZERO };
         Some(longest)
     }
 
@@ -364,12 +370,18 @@ impl Adaptive {
         half
     }
 
-    /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns no hold.
+    /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns no hold. A probe
+    /// goes on when packets are held again.
     fn release(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
-        if let Phase::Probe(_) = self.phase {
-            self.slowdown.slows_not();
+        if let Phase::Probe(probe) = self.phase {
+            self.slowdown.interrupt(probe, now);
         }
-        (self.phase, self.cap) = (Phase::Free, Duration::MAX);
+        self.leave(arrivals, now)
+    }
+
+    /// Stops holding as [`Adaptive::release`] does; a probe is over.
+    fn leave(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
+        (self.phase, self.cap, self.why) = (Phase::Free, Duration::MAX, Why::Thin);
         arrivals.restart(now);
         None
     }

@@ -58,6 +58,15 @@ struct Turn {
     blocked: bool,
 }
 
+/// A hold whose end is not known yet.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at: Instant,
+    hold: Duration,
+    /// True if the CPU waits busily for the end.
+    spin: bool,
+}
+
 /// CPU time that a queue took by the measured costs, and the time in which it was taken.
 #[derive(Debug, Clone, Copy, Default)]
 struct Usage {
@@ -87,8 +96,8 @@ pub struct Moderator {
     adaptive: Adaptive,
     dim: Dim,
     cost: Cost,
-    /// The end of the last hold that is a sleep, and its length; the next field is the smoothed lateness of such ends.
-    due: Option<(Instant, Duration)>,
+    /// The last hold, until it ends; the next field is the smoothed lateness of the ends of sleeps.
+    due: Option<Due>,
     late: Duration,
     slack: Duration,
     /// The time for which the last decision would hold packets in a ring without end; `None` if it was no hold.
@@ -177,12 +186,9 @@ impl Moderator {
     /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and the time until the next
     /// decision is no round of the adaptive mode.
     pub fn forget_hold(&mut self) {
-        let is_spun = self.held.is_some() && self.due.is_none();
-        if let Some((_, hold)) = self.due.take() {
-            self.holds.time_ns -= hold.as_nanos() as u64;
+        if let Some(due) = self.due.take() {
+            self.holds.time_ns -= due.hold.as_nanos() as u64;
             self.holds.count -= 1;
-        }
-        if !is_spun {
             self.adaptive.forget_hold();
         }
     }
@@ -348,21 +354,26 @@ impl Moderator {
         self.holds.time_ns += hold.as_nanos() as u64;
         self.holds.count += 1;
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
-        self.due = (!spin).then_some((until, hold));
+        self.due = Some(Due { at: until, hold, spin });
         Rest::Hold { until, spin }
     }
 
-    /// Measures how late the sleep of a hold ended at `now`; returns true if the hold was over. An
+    /// Ends the hold at `now`, and measures how late its sleep ended; returns true if the hold was over. An
     /// end that is much later than usual has little weight.
     ///
     /// Call it directly after the sleep: otherwise the next decision counts all time until then as
     /// lateness.
     pub fn hold_ended(&mut self, now: Instant) -> bool {
-        let late = self.due.take().and_then(|(due, _)| now.checked_duration_since(due));
-        if let Some(late) = late {
+        let Some(due) = self.due.take() else { return false };
+        let Some(late) = now.checked_duration_since(due.at) else {
+            let left = due.at.saturating_duration_since(now).min(due.hold);
+            self.holds.time_ns -= left.as_nanos() as u64;
+            return false;
+        };
+        if !due.spin {
             self.late = (7 * self.late + late.min(2 * self.late + LATE_MIN)) / 8;
         }
-        late.is_some()
+        true
     }
 
     /// Returns the present state of the moderation and the reason for it, displayed as one line.

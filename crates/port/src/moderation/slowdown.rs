@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A trial compares rates with and without holds, too, but its eight rounds see only a difference of half. The limit
-//! doubles each second, and the next probe, soon after that, checks it.
+//! doubles each second, and the next probe, soon after that, checks it. A pause of the packets interrupts a probe, which
+//! goes on in the next burst.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ use super::gathering::Gathering;
 const BELIEVED_MIN: Duration = Duration::from_millis(20);
 const BELIEVED_MORE: u32 = 8;
 const BELIEVED_MAX: Duration = Duration::from_secs(2);
+/// Age at which an interrupted probe is forgotten.
+const INTERRUPTED_MAX: Duration = Duration::from_secs(2);
 /// Number of stretches of a probe: full holds, shorter ones, and both again.
 const STRETCHES: usize = 4;
 /// Shortest time of a stretch of shorter holds; the next constants are the number of packets for which it is longer, the
@@ -47,11 +50,13 @@ pub(super) struct Slowdown {
     believed: Duration,
     /// The longest hold that slowed nothing down, and when it was set or doubled; `None` without a limit.
     limit: Option<(Duration, Instant)>,
+    /// A probe that a pause interrupted, and when.
+    interrupted: Option<(Probe, Instant)>,
 }
 
 impl Default for Slowdown {
     fn default() -> Slowdown {
-        Slowdown { left: BELIEVED_MIN, believed: BELIEVED_MIN, limit: None }
+        Slowdown { left: BELIEVED_MIN, believed: BELIEVED_MIN, limit: None, interrupted: None }
     }
 }
 
@@ -111,10 +116,37 @@ impl Slowdown {
         self.limit = Some((hold / 2, now));
     }
 
-    /// Waits longer until the next probe, because one showed no difference, or found too few packets to end.
+    /// Waits longer until the next probe, because one showed no difference.
     pub fn slows_not(&mut self) {
         self.believed = (BELIEVED_MORE * self.believed).min(BELIEVED_MAX);
         self.left = self.believed;
+    }
+
+    /// Waits somewhat longer until the next probe, because the present one says nothing.
+    pub fn give_up(&mut self) {
+        self.believed = (2 * self.believed).min(BELIEVED_MAX);
+        self.left = self.believed;
+    }
+
+    /// Keeps a probe until packets are held again.
+    pub fn interrupt(&mut self, probe: Probe, now: Instant) {
+        self.interrupted = Some((probe, now));
+    }
+
+    /// Begins a probe as [`Probe::begin`] does, or goes on with the interrupted one, if it is of almost the same hold.
+    pub fn probe(
+        &mut self,
+        hold: Duration,
+        rate: f64,
+        device: &Gathering,
+        now: Instant,
+    ) -> Option<Probe> {
+        let probe = Probe::begin(hold, rate, device)?;
+        let is_same = |(former, at): &(Probe, Instant)| {
+            former.full.abs_diff(probe.full) <= probe.full / 8
+                && now.saturating_duration_since(*at) < INTERRUPTED_MAX
+        };
+        Some(self.interrupted.take().filter(is_same).map_or(probe, |(former, _)| former))
     }
 }
 
@@ -334,5 +366,21 @@ mod tests {
         assert!(!slowdown.is_silent(BELIEVED_MIN) && slowdown.believed == BELIEVED_MAX);
         assert!(slowdown.is_silent(2 * BELIEVED_MIN) && slowdown.believed == BELIEVED_MIN);
         assert!(slowdown.is_due(Duration::from_millis(10)), "what is left counts on");
+    }
+
+    #[test]
+    fn interrupted_probe_goes_on_if_it_is_fresh_and_of_the_same_hold() {
+        let start = Instant::now();
+        let resumed = |hold: Duration, age| {
+            let mut slowdown = Slowdown::default();
+            let mut former = slowdown.probe(HOLD, 1e-4, &ring(1024), start).unwrap();
+            former.add(Window { packets: 25, passed: HOLD });
+            slowdown.interrupt(former, start);
+            let probe = slowdown.probe(hold, 1e-4, &ring(1024), start + age).unwrap();
+            assert_eq!(slowdown.interrupted, None);
+            probe == former
+        };
+        assert!(resumed(HOLD, INTERRUPTED_MAX / 2) && resumed(HOLD - HOLD / 10, Duration::ZERO));
+        assert!(!resumed(HOLD, INTERRUPTED_MAX) && !resumed(HOLD / 2, Duration::ZERO));
     }
 }

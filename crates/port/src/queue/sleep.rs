@@ -38,9 +38,12 @@ impl Queue {
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         if let Some((until, spin)) = self.hold(want) {
-            if spin || until <= Instant::now() {
+            if spin {
+                self.spin_hold(until);
+                return false;
+            }
+            if until <= Instant::now() {
                 self.stay_awake();
-                spin_until(until);
                 return false;
             }
             if self.ops.hold(until) {
@@ -158,9 +161,7 @@ impl Queue {
             let time = until.saturating_duration_since(start);
             let time = timeout.map_or(time, |timeout| time.min(timeout));
             if spin {
-                // The CPU time of this wait counts as that of packets, as a worker's does.
-                self.meter.stay_awake();
-                spin_until(start + time);
+                self.spin_hold(start + time);
             } else if !time.is_zero() {
                 self.sleep = Sleep::Timer;
                 let is_rung = self.sleep_for(start, time)?;
@@ -251,6 +252,17 @@ impl Queue {
         self.ops.moderator().forget_hold();
     }
 
+    /// Waits busily for the end of a hold, or until the caller's timeout is over. The CPU time of this wait counts as that
+    /// of packets, as a worker's does.
+    fn spin_hold(&mut self, until: Instant) {
+        self.sleep = Sleep::Awake;
+        self.meter.stay_awake();
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        self.ops.moderator().hold_ended(until);
+    }
+
     /// Polls for `want` without sleeping, for up to `timeout`.
     fn spin(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         let start = Instant::now();
@@ -316,13 +328,6 @@ pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Res
 pub(crate) fn cannot_wait(errno: Errno) -> Error {
     Error::os(Code::System, "cannot wait for packets", "poll", errno)
         .fix("allow more open files (ulimit -n), or free some memory")
-}
-
-/// Waits busily until `until`.
-fn spin_until(until: Instant) {
-    while Instant::now() < until {
-        std::hint::spin_loop();
-    }
 }
 
 #[cfg(test)]

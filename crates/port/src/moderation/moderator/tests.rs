@@ -23,8 +23,8 @@ enum Load {
     Answers(u32, Duration),
     /// The next packet of each peer, which sends one this long after its last one was received.
     Peers(Vec<Duration>, Duration),
-    /// The same, in the first half of every 100 ms.
-    Pausing(Vec<Duration>, Duration),
+    /// The same, in the first half of each of these times, in milliseconds.
+    Pausing(Vec<Duration>, Duration, u32),
 }
 
 /// Packets as they were received, and their delays.
@@ -93,12 +93,13 @@ fn simulate_all(
                 }
                 next = due.iter().min().copied().unwrap_or(time);
             }
-            Load::Pausing(due, trip) => {
-                for at in due.iter_mut().filter(|at| **at <= now).take(BUDGET) {
+            Load::Pausing(due, trip, ms) => {
+                let peers = due.iter_mut().zip(0_u64..).filter(|(at, _)| **at <= now);
+                for (at, peer) in peers.take(BUDGET) {
                     let again = now + *trip;
-                    let pause = us(100_000) * (again.as_millis() as u32 / 100) + us(100_000);
-                    let is_pause = again.as_millis() % 100 >= 50;
-                    (*at, n) = (if is_pause { pause } else { again }, n + 1);
+                    let next_burst = us(1000) * (again.as_millis() as u32 / *ms * *ms + *ms);
+                    let is_pause = again.as_millis() as u32 % *ms >= *ms / 2;
+                    (*at, n) = (if is_pause { next_burst + us(20 * peer) } else { again }, n + 1);
                 }
                 next = due.iter().min().copied().unwrap_or(time);
             }
@@ -384,7 +385,7 @@ fn a_hold_that_is_not_slept_is_no_round_of_a_trial() {
             }
             rest
         };
-        for i in 0..160 {
+        for i in 0..1000 {
             turn(&mut m, usize::from(i % 4 == 0), us(3));
         }
         (m.moderated().over(40, 1), format!("{:?}", m.adaptive))
