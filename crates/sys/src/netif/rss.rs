@@ -157,6 +157,7 @@ impl Rss {
 #[must_use = "dropping it restores the former RSS table"]
 pub struct RssGuard {
     interface: Interface,
+    /// The division before the change; its table counts as the default only if another one was written.
     before: Rss,
     set: Rss,
 }
@@ -251,10 +252,17 @@ impl Interface {
         // The number of queues may have changed since, and the default with it. The table is read
         // back, because the default of this driver may be another one.
         let is_restored = |now: Rss| now.is_default || now.table == rss.table;
+        let only_key = || Rss { table: Vec::new(), ..rss.clone() };
         if rss.is_default && set().is_ok() && self.rss().is_ok_and(is_restored) {
-            return self.write_rss(&Rss { table: Vec::new(), ..rss.clone() }, transform);
+            return self.write_rss(&only_key(), transform);
         }
-        self.write_rss(rss, transform)
+        let written = self.write_rss(rss, transform);
+        let is_refused = written.as_ref().is_err_and(|e| e.code == Code::Unsupported);
+        if is_refused && self.rss().is_ok_and(|now| now.table == rss.table) {
+            // The device has the former table, and none can be written.
+            return self.write_rss(&only_key(), transform);
+        }
+        written
     }
 
     /// Makes an ethtool request whose lengths are in `words`.
@@ -307,12 +315,6 @@ fn words_of(words: &[u32]) -> Option<usize> {
 }
 
 impl RssGuard {
-    /// Returns the division before the change.
-    #[must_use]
-    pub fn before(&self) -> &Rss {
-        &self.before
-    }
-
     /// Returns the division that was set, as the device reported it then.
     #[must_use]
     pub fn written(&self) -> &Rss {
