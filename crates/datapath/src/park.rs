@@ -238,7 +238,7 @@ impl Worker {
         let left = until.saturating_duration_since(since);
         let time = timeout.map_or(left, |timeout| left.min(timeout));
         if time.is_zero() {
-            // The turn took as long as the hold, or the caller does not wait: nobody slept.
+            // The turn took as long as the hold, or the caller does not wait, so there was no sleep.
             self.napis.iter_mut().for_each(Napi::forget_hold);
             return Ok(());
         }

@@ -14,7 +14,8 @@
 //!
 //! Objects that wait take places in this process's table of descriptors, and a message brings up to 253. In a full
 //! table the kernel itself closes what a message brings, in the thread that receives it. So descriptors that wait are
-//! counted: peers of a user with many are refused and not heard, and those of all users if there are too many in all.
+//! counted: peers of a user with many are refused and not heard, and those of all users if there are too many in all
+//! of the process.
 //!
 //! The socket of a refused peer has taken no descriptors, so its close does not wait, and the control thread closes it
 //! itself ([`super::turn::Turn::close`]). Before Linux 6.16 every socket takes descriptors, so a user that is
@@ -22,6 +23,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
@@ -41,6 +43,11 @@ impl Waste {
     /// Returns an object of our own, or a mapping of a peer's memory.
     pub fn own(object: impl Send + 'static) -> Waste {
         Waste { user: None, weight: 1, object: Box::new(object) }
+    }
+
+    /// Returns the rings of a queue, with a doorbell in each direction.
+    pub fn rings(object: impl Send + 'static) -> Waste {
+        Waste { weight: 2, ..Waste::own(object) }
     }
 
     /// Returns an object with so many descriptors that came from a peer of this user; as [`Waste::own`] without a user.
@@ -86,7 +93,8 @@ const HEARD_MAX: usize = 2 * PENDING_OF_USER;
 pub(super) struct Closer {
     shared: Arc<Shared>,
     threads: usize,
-    /// Limit of the number of descriptors that are not closed yet.
+    /// Number of descriptors that are not closed yet, of all closers that share it, and its limit.
+    total: &'static AtomicUsize,
     pub most: usize,
 }
 
@@ -106,15 +114,31 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Waste>,
+    waiting: VecDeque<(Waste, Counted)>,
     /// Users and weights of the objects that threads are dropping.
     dropping: Vec<(Option<u32>, usize)>,
     ended: bool,
 }
 
+/// A part of the total, subtracted when it is dropped.
+struct Counted(&'static AtomicUsize, usize);
+
+impl Counted {
+    fn new(total: &'static AtomicUsize, weight: usize) -> Counted {
+        total.fetch_add(weight, Ordering::Relaxed);
+        Counted(total, weight)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
 impl State {
     /// Removes and returns the oldest object whose user has a thread left.
-    fn next(&mut self) -> Option<Waste> {
+    fn next(&mut self) -> Option<(Waste, Counted)> {
         let dropping = &self.dropping;
         let threads_of = |user| dropping.iter().filter(|(other, _)| *other == user).count();
         let of_users = dropping.iter().filter(|(user, _)| user.is_some()).count();
@@ -122,19 +146,15 @@ impl State {
         let may_go = |waste: &Waste| {
             waste.user.is_none() || (has_room && threads_of(waste.user) < THREADS_OF_USER)
         };
-        let place = self.waiting.iter().position(may_go)?;
+        let place = self.waiting.iter().position(|(waste, _)| may_go(waste))?;
         self.waiting.remove(place)
     }
 
-    /// Returns the number of descriptors not closed yet, with those of `more`: all, and those of `user`.
-    fn pending(&self, user: Option<u32>, more: &[Waste]) -> (usize, usize) {
-        let waiting = self.waiting.iter().chain(more).map(|waste| (waste.user, waste.weight));
-        let (mut all, mut own) = (0, 0);
-        for (other, weight) in waiting.chain(self.dropping.iter().copied()) {
-            all += weight;
-            own += if other == user { weight } else { 0 };
-        }
-        (all, own)
+    /// Returns the number of descriptors of `user` not closed yet, with those of `more`.
+    fn pending(&self, user: u32, more: &[Waste]) -> usize {
+        let waiting = self.waiting.iter().map(|(waste, _)| waste).chain(more);
+        let all = waiting.map(|waste| (waste.user, waste.weight)).chain(self.dropping.clone());
+        all.filter(|(other, _)| *other == Some(user)).map(|(_, weight)| weight).sum()
     }
 }
 
@@ -147,11 +167,11 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Waste { user, weight, object }) = state.next() {
+            if let Some((Waste { user, weight, object }, counted)) = state.next() {
                 let entry = (user, weight);
                 state.dropping.push(entry);
                 drop(state);
-                drop(object);
+                drop((object, counted));
                 state = self.lock();
                 if let Some(place) = state.dropping.iter().position(|other| *other == entry) {
                     state.dropping.swap_remove(place);
@@ -167,15 +187,17 @@ impl Shared {
 }
 
 impl Closer {
-    pub fn new() -> Closer {
+    /// Creates a closer that adds to `total` what is not closed yet.
+    pub fn new(total: &'static AtomicUsize) -> Closer {
         let most = share(getrlimit(Resource::Nofile).current);
-        Closer { shared: Arc::default(), threads: 0, most }
+        Closer { shared: Arc::default(), threads: 0, total, most }
     }
 
     /// Passes `waste` to a free thread to drop; starts one if possible.
     pub fn dispose(&mut self, waste: Waste) {
+        let counted = Counted::new(self.total, waste.weight);
         let mut state = self.shared.lock();
-        state.waiting.push_back(waste);
+        state.waiting.push_back((waste, counted));
         let pending = state.waiting.len() + state.dropping.len();
         drop(state);
         if pending > self.threads && self.threads < THREADS_MAX {
@@ -190,14 +212,16 @@ impl Closer {
     /// Returns true if so many descriptors wait, of `user` or in all, that the caller should accept no more peers, of
     /// `user` or at all.
     pub fn is_full(&self, user: Option<u32>) -> bool {
-        let (all, own) = self.shared.lock().pending(user, &[]);
-        all >= self.most || (user.is_some() && own >= PENDING_OF_USER)
+        let own = user.map_or(0, |user| self.shared.lock().pending(user, &[]));
+        self.total.load(Ordering::Relaxed) >= self.most || own >= PENDING_OF_USER
     }
 
     /// Returns true if the caller may receive a message of a peer of `user`, which can have many descriptors, while
     /// those of `more` wait, too.
     pub fn may_hear(&self, user: u32, more: &[Waste]) -> bool {
-        let (all, own) = self.shared.lock().pending(Some(user), more);
+        let own = self.shared.lock().pending(user, more);
+        let all = self.total.load(Ordering::Relaxed)
+            + more.iter().map(|waste| waste.weight).sum::<usize>();
         all < self.most && own < HEARD_MAX
     }
 }
@@ -213,6 +237,13 @@ impl Drop for Closer {
 pub(super) mod testing {
     use super::*;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    impl Closer {
+        /// Creates a closer with a total of its own.
+        pub fn alone() -> Closer {
+            Closer::new(Box::leak(Box::default()))
+        }
+    }
 
     /// A test object whose drop blocks until the other end of the channel is gone.
     struct Lingering(Receiver<()>);
@@ -257,7 +288,7 @@ mod tests {
 
     #[test]
     fn objects_of_a_user_that_block_hold_up_no_others() {
-        let mut closer = Closer::new();
+        let mut closer = Closer::alone();
         closer.most = 4 * PENDING_OF_USER;
         let mut blocked = block(&mut closer, 1, PENDING_OF_USER - 1);
         assert!(!closer.is_full(Some(1)));
@@ -272,7 +303,7 @@ mod tests {
         assert!(drops(&mut closer, None));
         drop(blocked);
         let start = Instant::now();
-        while closer.shared.lock().pending(None, &[]).0 > 0 {
+        while closer.total.load(Ordering::Relaxed) > 0 {
             assert!(start.elapsed() < LONG);
             std::thread::yield_now();
         }
@@ -283,7 +314,7 @@ mod tests {
         /// Most descriptors of a message.
         const MESSAGE: usize = 253;
         assert_eq!([Some(1024), Some(256), None].map(share), [512, 128, PENDING_MAX]);
-        let mut closer = Closer::new();
+        let mut closer = Closer::alone();
         closer.most = share(Some(1024));
         let mut blocked = vec![block_one(&mut closer, 1, MESSAGE)];
         assert!(closer.is_full(Some(1)) && !closer.may_hear(1, &[]));
@@ -294,12 +325,14 @@ mod tests {
         assert!(!closer.is_full(None) && closer.may_hear(3, &[]));
         blocked.push(block_one(&mut closer, 3, 512 - 2 * MESSAGE));
         assert!(closer.is_full(None) && !closer.may_hear(4, &[]));
+        let other = Closer { shared: Arc::default(), threads: 0, ..closer };
+        assert!(other.is_full(None) && !other.may_hear(4, &[]), "of all closers");
         assert!(drops(&mut closer, None));
     }
 
     #[test]
     fn threads_end_after_the_last_object() {
-        let mut closer = Closer::new();
+        let mut closer = Closer::alone();
         let blocked = block(&mut closer, 1, THREADS_OF_USER + 1);
         let shared = Arc::downgrade(&closer.shared);
         drop((closer, blocked));

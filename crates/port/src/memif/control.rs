@@ -11,7 +11,7 @@
 //! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
 //! namespace that opens a port has a thread of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -30,7 +30,10 @@ pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Least time for which either waits, even if its caller has no time left: a thread that has a CPU answers sooner.
 /// Frames whose connection has not ended by then return to the pool later. The queues of a port wait so once for each
 /// connection, because a worker that closes many queues has a deadline.
-const CLOSE_MIN: Duration = Duration::from_millis(50);
+pub(super) const CLOSE_MIN: Duration = Duration::from_millis(50);
+
+/// Number of descriptors from peers that are not closed yet, in this process.
+static NOT_CLOSED: AtomicUsize = AtomicUsize::new(0);
 /// The reason with which a client that closes a queue ends its connection.
 pub(super) const QUEUE_CLOSED: &str = "a queue was closed";
 /// The epoll tag of the mailbox; a port's tag is its address.
@@ -97,7 +100,7 @@ impl Control {
             mailbox: mailbox.clone(),
             set: set.clone(),
             ports: Vec::new(),
-            closer: Closer::new(),
+            closer: Closer::new(&NOT_CLOSED),
         };
         let builder = std::thread::Builder::new().name("memif-control".into());
         builder
@@ -132,7 +135,7 @@ impl Control {
     }
 
     /// Makes the thread end the connection of `generation`, and waits for it until `until`, but [`CLOSE_TIMEOUT`] at
-    /// most, and [`CLOSE_MIN`] at least in the first call for this connection; returns true if it has ended.
+    /// most, and until [`CLOSE_MIN`] after the first call for this connection at least; returns true if it has ended.
     pub fn hang_up(
         &self,
         shared: &Arc<Shared>,
@@ -142,8 +145,9 @@ impl Control {
     ) -> bool {
         let (sender, ended) = sync_channel(0);
         let order = Order::HangUp(tag(shared), generation, why, sender);
-        let least = if shared.is_first_hang_up(generation) { CLOSE_MIN } else { Duration::ZERO };
-        let left = until.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let least = shared.least_until(generation, now).saturating_duration_since(now);
+        let left = until.saturating_duration_since(now);
         self.execute(order, &ended, left.clamp(least, CLOSE_TIMEOUT), least)
     }
 
@@ -281,11 +285,14 @@ impl Thread {
             }
             let closer = &self.closer;
             let mut turn = Turn { config: &shared.config, waste: &mut waste, closer };
-            let event = match shared.take_violation() {
-                _ if shared.is_over() => {
-                    // No queue would use another connection. The timer of the next attempt would wake the thread
-                    // again and again.
-                    let _ = self.set.delete(protocol.watch());
+            let (violation, is_over) = (shared.take_violation(), shared.is_over());
+            if is_over {
+                // No queue would use another connection. The timer of the next attempt would wake the thread
+                // again and again.
+                let _ = self.set.delete(protocol.watch());
+            }
+            let event = match violation {
+                None if is_over => {
                     protocol.hang_up(QUEUE_CLOSED, &mut turn);
                     Some(Event::Left(QUEUE_CLOSED.to_owned()))
                 }

@@ -115,9 +115,9 @@ impl Endpoint {
         rings
     }
 
-    /// Passes an object of the last connection to the control thread, which drops it.
+    /// Passes rings or memory of the last connection to the control thread, which drops it.
     pub fn retire(&mut self, waste: impl Send + 'static) {
-        self.retired.push(Waste::own(waste));
+        self.retired.push(Waste::rings(waste));
     }
 
     /// Returns true if the health has changed since the last call.

@@ -14,8 +14,8 @@ use std::fmt::Display;
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
@@ -26,11 +26,12 @@ use rustix::io::Errno;
 use super::closer::Waste;
 use super::config::{Config, Role};
 use super::connector::Connector;
-use super::control::Control;
+use super::control::{CLOSE_MIN, Control};
 use super::handover::Handover;
 use super::listener::Listener;
 use super::ring::ProtocolError;
 use super::rings::Rings;
+use super::sync::lock;
 use super::turn::Protocol;
 use crate::queue::Health;
 
@@ -55,8 +56,9 @@ pub(super) struct Shared {
     pub errors: AtomicU64,
     /// Number of queues that are not closed.
     open: AtomicUsize,
-    /// Generation of the last connection that a queue has asked to end; `u64::MAX` before.
-    hung_up: AtomicU64,
+    /// Generation of the last connection that a queue has asked to end, and the time until which each queue that asks
+    /// waits at least.
+    hung_up: Mutex<Option<(u32, Instant)>>,
 }
 
 /// A change at the socket.
@@ -106,7 +108,7 @@ impl Link {
             ended: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             open: AtomicUsize::new(endpoints),
-            hung_up: AtomicU64::new(u64::MAX),
+            hung_up: Mutex::default(),
         });
         let control = Control::of_this_thread()?;
         control.add(shared.clone(), protocol)?;
@@ -204,10 +206,12 @@ impl Shared {
         self.config.role == Role::Client && self.open.load(Ordering::Acquire) == 0
     }
 
-    /// Returns true in the first call for the connection of `generation`.
-    pub fn is_first_hang_up(&self, generation: u32) -> bool {
-        let generation = u64::from(generation);
-        self.hung_up.swap(generation, Ordering::Relaxed) != generation
+    /// Returns the time until which a queue that asks at `now` to end the connection of `generation` waits at least:
+    /// [`CLOSE_MIN`] after the first queue asked, so that the waits of several queues are no sum.
+    pub fn least_until(&self, generation: u32, now: Instant) -> Instant {
+        let mut hung_up = lock(&self.hung_up);
+        let known = hung_up.filter(|(of, _)| *of == generation);
+        hung_up.insert(known.unwrap_or((generation, now + CLOSE_MIN))).1
     }
 
     /// Returns the present peer's violation of the protocol, if an endpoint has found one and it
@@ -253,7 +257,7 @@ impl Shared {
             let is_new = health == Health::Up || health != state.health;
             state.health = health;
             let old = std::mem::replace(&mut state.bindings, bindings);
-            waste.extend(old.into_iter().flatten().map(Waste::own));
+            waste.extend(old.into_iter().flatten().map(Waste::rings));
             is_new
         };
         self.handover.publish(change, || self.bells.iter().for_each(EventFd::signal));

@@ -405,7 +405,7 @@ impl MemifQueue {
             // The control thread is late: it will end the connection first, and then have the rings dropped.
             // Packets to send count as sent, because the peer may still take them.
             let rings = LateRings { rings: self.take_rings(), home: self.pool.local_with(0) };
-            self.end.link.dispose(Waste::own(rings));
+            self.end.link.dispose(Waste::rings(rings));
         }
         self.detach();
     }

@@ -38,7 +38,7 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     /// Receives from the socket of a peer of `user` as [`Channel::recv`] does. While many descriptors of that user, or
-    /// in all, wait for their close, no message is received: if one has arrived, the connection ends.
+    /// in all, wait for their close, no message is received that can bring more: if one has arrived, the connection ends.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -48,7 +48,8 @@ impl Turn<'_> {
         user: u32,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<Option<Message>, Ending> {
-        if self.closer.may_hear(user, self.waste.as_slice()) {
+        let may_hear = self.closer.may_hear(user, self.waste.as_slice());
+        if may_hear || channel.close_user().is_none() {
             channel.recv(fds)
         } else if channel.is_readable() {
             Err(Ending::Refused(CLOSING))

@@ -233,7 +233,7 @@ fn socket_that_a_peer_sends_is_touched_by_a_closing_thread_only() {
     let mut fds = Vec::new();
     Channel(far).recv(&mut fds).unwrap();
     assert_eq!((fds.len(), linger()), (1, Some(LINGER)));
-    Closer::new().dispose(Waste::own(Useless(fds)));
+    Closer::alone().dispose(Waste::own(Useless(fds)));
     let start = Instant::now();
     while linger().is_some() {
         assert!(start.elapsed() < LONG, "it still lingers");
