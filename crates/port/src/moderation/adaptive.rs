@@ -118,13 +118,8 @@ impl Adaptive {
         let is_forgotten = std::mem::take(&mut self.is_forgotten);
         let was_empty = std::mem::replace(&mut self.empty, window.packets == 0);
         let found = window.packets > 0;
-        let silent_since = if found { self.found_at.replace(now) } else { None };
-        if let Some(at) = silent_since {
-            // Without an empty poll for that long the queue was not silent but busy.
-            let silence = now.saturating_duration_since(at) / (1 + window.packets / FULL_POLL);
-            if self.slowdown.is_silent(silence) {
-                self.accepted = Duration::ZERO;
-            }
+        if found {
+            self.end_silence(now, window);
         }
         if self.phase == Phase::Free {
             return self.free(now, window, arrivals, spares, target, device);
@@ -186,6 +181,16 @@ impl Adaptive {
                 let longest = target(rate).min(self.slowdown.limit());
                 self.held(found, rate, longest, spares, device)
             }
+        }
+    }
+
+    /// Ends the belief in former probes if the packets of `window` ended a time without packets.
+    fn end_silence(&mut self, now: Instant, window: Window) {
+        let Some(at) = self.found_at.replace(now) else { return };
+        // Without an empty poll for that long the queue was not silent but busy.
+        let silence = now.saturating_duration_since(at) / (1 + window.packets / FULL_POLL);
+        if self.slowdown.is_silent(silence) {
+            self.accepted = Duration::ZERO;
         }
     }
 
