@@ -82,8 +82,10 @@ mod tests {
     #[test]
     fn port_that_limits_its_rate_is_not_flooded() {
         let all = Registry::default();
-        // Without the rate it is refused, because the host uses its loopback, if that is up.
-        let port = all.parse("packet:lo,shape=1Mbit").unwrap();
-        assert!(refuse(&port, &all, "").is_ok());
+        let is_refused = |text: &str| refuse(&all.parse(text).unwrap(), &all, "").is_err();
+        if !is_refused("packet:lo") {
+            return eprintln!("skipped: the host does not use its loopback, which is down");
+        }
+        assert!(!is_refused("packet:lo,shape=1Mbit"));
     }
 }

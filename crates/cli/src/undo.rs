@@ -27,7 +27,7 @@ use crate::screen::Screen;
 use ends::{detached, ends, is_free_soon};
 use left::Left;
 use line::{Line, Run};
-use lock::{Lock, UNLOCKED};
+use lock::{LOCK_WAIT, Lock};
 
 pub use record::{Record, is_recorded, record, record_moves};
 
@@ -239,7 +239,7 @@ where
     I: Iterator<Item = &'a str>,
 {
     let found = folder(false);
-    let lock = found.as_ref().ok().map(|(_, folder)| Lock::of(folder, UNLOCKED, screen));
+    let lock = found.as_ref().ok().map(|(_, folder)| Lock::of(folder, LOCK_WAIT, screen));
     // Without the lock another run may record a setting while it is restored.
     if let (Ok((path, folder)), true) = (&found, lock.as_ref().is_some_and(Lock::is_held)) {
         recover(path, folder, ports(), drivers, screen);
@@ -249,7 +249,10 @@ where
     }
     for finding in unread() {
         let why = finding.why.unwrap_or_default();
-        screen.change(&format!("note: {}: {why}; to see what helps: {UNDO}\n", finding.what));
+        screen.change(&format!(
+            "note: {}: {why}; for the remedy, and to restore the others: {UNDO}\n",
+            finding.what
+        ));
     }
     record::record_locked(lock.is_some(), ports(), drivers, screen)
 }
@@ -273,7 +276,7 @@ fn recover<'a>(
         let is_read = !matches!(line.left, Left::Interrupts(_));
         let is_of_path = ends.contains(&line.index);
         let is_wanted = is_read && is_of_path && line.is_of_ended_run_here();
-        is_wanted && line.may_be_left() && is_free_soon(line, until)
+        is_wanted && line.may_be_left(true) && is_free_soon(line, until)
     };
     for finding in records.undo(folder, is_wanted, screen) {
         // What is left is in the notes of pending changes.
@@ -322,7 +325,7 @@ fn unlisted(path: &Path, e: &io::Error) -> Error {
 /// Undoes the changes in the records of a folder.
 fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
     // Without the lock, a run may record a setting as its former one just before it is restored.
-    let _lock = match Lock::take(folder, UNLOCKED) {
+    let _lock = match Lock::take(folder, LOCK_WAIT) {
         Ok(lock) => lock,
         Err(e) => return vec![Finding::of(Level::Miss, &e)],
     };

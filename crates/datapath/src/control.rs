@@ -210,7 +210,11 @@ impl Control {
         }
         let mut concerned = self.slots.iter().filter(|s| !s.queues_of(port, queue).is_empty());
         if concerned.any(|slot| slot.is_over()) {
-            return Err(ended(what()));
+            let fix = queue.is_none().then(|| self.running_queue(port, &numbers)).flatten();
+            return Err(match fix {
+                Some(fix) => ended(what()).fix(fix),
+                None => ended(what()),
+            });
         }
         let mut pending = PendingOrder { answers: Vec::new(), join: Applied::join };
         for slot in &*self.slots {
@@ -226,6 +230,24 @@ impl Control {
             pending.answers.push(answer);
         }
         Ok(pending)
+    }
+
+    /// Returns the fix for a setting of all queues of a port, of which a worker has ended: one queue whose worker runs.
+    fn running_queue(&self, port: &str, numbers: &[usize]) -> Option<String> {
+        let runs = |queue: &&usize| {
+            let worker = self.worker_of(port, **queue);
+            worker.is_some_and(|worker| !self.has_ended(worker))
+        };
+        let queue = numbers.iter().find(runs)?;
+        Some(format!(
+            "name a queue whose worker runs, as {port}/{queue}, or start the engine again"
+        ))
+    }
+
+    /// Returns true if worker number `worker` has ended, so that it executes no orders.
+    #[must_use]
+    pub fn has_ended(&self, worker: usize) -> bool {
+        self.slots.get(worker).is_some_and(|slot| slot.is_over())
     }
 
     /// Returns the number of the worker that has queue number `queue` of a port, if there is such a queue.
@@ -260,6 +282,19 @@ impl Control {
 fn listed(numbers: &[usize]) -> String {
     let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
     numbers.join(", ")
+}
+
+/// Headlines of errors: what became of an order.
+const NOT_EXECUTED: &str = "the order was not executed";
+const IN_PART: &str = "the order was executed in part";
+
+/// Taken orders that are not executed yet; dropped after a panic, they are refused.
+pub(crate) struct Unexecuted(pub std::vec::IntoIter<Order>);
+
+impl Drop for Unexecuted {
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(|order| order.refuse());
+    }
 }
 
 /// Returns the error of an order that a worker does not accept.
@@ -336,7 +371,7 @@ impl<A> Answer<A> {
     /// Answers an order that was not executed with the error that its worker has ended.
     fn refuse(&self) {
         if self.end_as(WITHDRAWN) == WITHDRAWN {
-            self.give(Err(ended("the order was not executed".into())));
+            self.give(Err(ended(NOT_EXECUTED.into())));
         }
     }
 
@@ -363,8 +398,16 @@ impl<A: Clone> PendingOrder<A> {
     #[must_use]
     pub fn answer(&self) -> Option<Result<A>> {
         let all: Option<Vec<_>> = self.answers.iter().map(|a| a.given.get().cloned()).collect();
+        let all = all?;
+        let in_part = all.iter().any(Result::is_ok);
         let join = |one: Result<A>, other: Result<A>| Ok((self.join)(one?, other?));
-        all?.into_iter().reduce(join)
+        let joined = all.into_iter().reduce(join)?;
+        Some(joined.map_err(|mut e| {
+            if in_part && e.what == NOT_EXECUTED {
+                e.what = IN_PART.into();
+            }
+            e
+        }))
     }
 
     /// Withdraws the order because a further worker does not accept it. If a worker has executed it already, the order
@@ -405,12 +448,12 @@ impl<A: Clone> PendingOrder<A> {
                 "read the setting later: the worker finishes the order",
             ),
             n if n < all => (
-                "the order was executed in part",
+                IN_PART,
                 format!("{n} of its {all} workers did not finish a poll within {timeout:?}"),
                 "repeat the order; a worker that does not run, or has ended, executes no orders",
             ),
             _ => (
-                "the order was not executed",
+                NOT_EXECUTED,
                 format!("its worker did not finish a poll within {timeout:?}"),
                 "run the worker; a worker that has ended executes no orders",
             ),

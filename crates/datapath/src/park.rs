@@ -60,13 +60,13 @@ impl Worker {
             return if look { Rest::Look } else { Rest::Device };
         };
         if look {
-            self.napis.iter_mut().for_each(Napi::forget_hold);
+            self.forget_holds();
             return Rest::Look;
         }
         let mut most = Duration::MAX;
         for napi in &mut self.napis {
             if napi.awaits_tx_space() {
-                self.napis.iter_mut().for_each(Napi::forget_hold);
+                self.forget_holds();
                 return if received { Rest::Look } else { Rest::Device };
             }
             if napi.backlog() > 0 {
@@ -77,6 +77,11 @@ impl Worker {
         until = now.checked_add(most).map_or(until, |at| at.min(until));
         until = self.due.map_or(until, |due| due.min(until));
         Rest::Hold { until, spin }
+    }
+
+    /// Takes back the holds of the last decision, for which the worker does not sleep.
+    fn forget_holds(&mut self) {
+        self.napis.iter_mut().for_each(Napi::forget_hold);
     }
 
     /// Makes the worker's descriptor readable when there is work, or at the time in
@@ -94,7 +99,11 @@ impl Worker {
             return Ok(false);
         }
         let armed = if let Rest::Hold { until, .. } = self.rest {
-            if until <= Instant::now() || !self.arm_impatient()? {
+            if until <= Instant::now() {
+                self.forget_holds();
+                return Ok(false);
+            }
+            if !self.arm_impatient()? {
                 return Ok(false);
             }
             self.epoll.alarm(Some(until))?;
@@ -239,7 +248,7 @@ impl Worker {
         let time = timeout.map_or(left, |timeout| left.min(timeout));
         if time.is_zero() {
             // The turn took as long as the hold, or the caller does not wait, so there was no sleep.
-            self.napis.iter_mut().for_each(Napi::forget_hold);
+            self.forget_holds();
             return Ok(());
         }
         self.slot.wake_waiters();

@@ -7,9 +7,8 @@
 
 use crate::napi::Napi;
 
-/// Packets of one queue after which all counts are halved: a queue that was quiet for long delivers at most about as
-/// many before the others.
-const LATELY: usize = 1024;
+/// Packets that queues which were quiet deliver at most, all together, before the others.
+const CREDIT: usize = 1024;
 
 /// The order in which a worker polls its queues.
 #[derive(Debug)]
@@ -64,13 +63,15 @@ impl PollOrder {
     fn sort(&mut self) {
         // The index breaks ties, because a stable sort may allocate.
         self.queues.sort_unstable_by_key(|place| (place.packets, place.queue));
-        if self.queues.last().is_some_and(|last| last.packets > LATELY) {
-            self.queues.iter_mut().for_each(|place| place.packets /= 2);
+        let most = self.queues.last().map_or(0, |last| last.packets);
+        let least = most.saturating_sub(CREDIT / self.queues.len().max(1));
+        for place in self.queues.iter_mut().filter(|place| place.shares) {
+            place.packets = place.packets.max(least);
         }
     }
 }
 
-/// Returns of each queue whether an output of it has packets of another queue, too.
+/// Returns, for each queue, true if it shares an output with another queue.
 fn share_outputs(napis: &[Napi]) -> Vec<bool> {
     let (mut owners, mut shares) = (vec![None; napis.len()], vec![false; napis.len()]);
     for (i, napi) in napis.iter().enumerate().filter(|(_, napi)| napi.reads()) {
@@ -221,7 +222,25 @@ mod tests {
             order.sort();
             packets += 64;
         }
-        assert!(packets <= LATELY + 64, "{packets}");
+        assert!(packets <= CREDIT + 64, "{packets}");
+    }
+
+    #[test]
+    fn queues_that_were_quiet_are_together_first_for_a_bounded_number_of_packets() {
+        const QUEUES: usize = 8;
+        let mut order = order(QUEUES);
+        for _ in 0..1000 {
+            let place = (0..QUEUES).find(|place| order.queue(*place) == 0).unwrap();
+            order.count(place, 64);
+            order.sort();
+        }
+        let mut packets = 0;
+        while order.queue(0) != 0 {
+            order.count(0, 64);
+            order.sort();
+            packets += 64;
+        }
+        assert!(packets <= CREDIT + 64 * QUEUES, "{packets}");
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl FreeMatrix {
         cpus.dedup();
         // The CPU of each core number: the CPU of its owner, or of its last owner.
         let mut home = [None; CORES];
-        // Ended cores come in the order of their ends; a living one has the last word.
+        // Ended cores come in the order of their ends; the CPU of a living one replaces theirs.
         let (living, ended): (Vec<_>, Vec<_>) = cores.iter().partition(|c| c.alive);
         for c in ended.into_iter().chain(living).filter(|c| c.core != 0) {
             home[c.core] = c.cpu;

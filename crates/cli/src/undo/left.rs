@@ -141,15 +141,20 @@ impl Left {
     }
 
     /// Returns false if the interface is restored already, or was changed since; `None` if that is
-    /// not known, as for interrupts, whose state is not read.
-    pub(super) fn is_left(&self, interface: &Interface) -> linerate::Result<Option<bool>> {
+    /// not known, as for interrupts, whose state is not read. `is_killed` is true if the run ended
+    /// without restoring it.
+    pub(super) fn is_left(
+        &self,
+        interface: &Interface,
+        is_killed: bool,
+    ) -> linerate::Result<Option<bool>> {
         Ok(match self {
             Left::Checksums => Some(!interface.checksum_offload()?),
             Left::Hold { sets, before } => {
                 let now = NapiHold::now(interface)?;
                 Some(now != *before && is_of_run(now, sets, *before))
             }
-            Left::Rss { set, before } => is_left_of(&interface.rss()?, set, before),
+            Left::Rss { set, before } => is_left_of(&interface.rss()?, set, before, is_killed),
             Left::Interrupts(_) => None,
         })
     }
@@ -235,17 +240,22 @@ pub(super) fn is_of_run(now: NapiHold, sets: &[NapiHold], before: NapiHold) -> b
 /// Returns true if a part of the division that the run has set is now neither the run's nor the
 /// former one.
 pub(super) fn is_of_neither(now: &Rss, set: &Rss, before: &Rss) -> bool {
-    let is_other_table = now.table != set.table && now.table != before.table;
+    // The default is another table after a change of the number of queues.
+    let is_former = now.table == before.table || (now.is_default && before.is_default);
+    let is_other_table = now.table != set.table && !is_former;
     let is_other_key = now.key != set.key && now.key != before.key;
     (!set.table.is_empty() && is_other_table) || (!set.key.is_empty() && is_other_key)
 }
 
 /// Returns true if a part of the division is the one that the run has set, and not the former one;
-/// `None` if one is neither, so that the device may have stored another one than the run set.
-pub(super) fn is_left_of(now: &Rss, set: &Rss, before: &Rss) -> Option<bool> {
+/// `None` if one is neither, so that the device may have stored another one than the run set, or if
+/// a killed run has written a table that equals the default.
+pub(super) fn is_left_of(now: &Rss, set: &Rss, before: &Rss, is_killed: bool) -> Option<bool> {
     match set.undone(before, now) {
-        // An equal table may be written or be the default: nothing tells which.
         Some(back) if !back.key.is_empty() || back.table != now.table => Some(true),
+        // An equal table may be written or be the default: nothing tells which. A run that was not
+        // killed has set the default again.
+        Some(_) if is_killed => None,
         _ if is_of_neither(now, set, before) => None,
         _ => Some(false),
     }

@@ -197,10 +197,10 @@ impl Line {
         }
     }
 
-    /// Returns true if the setting is changed, or may be.
-    pub fn may_be_left(&self) -> bool {
+    /// Returns true if the setting is changed, or may be; see [`Left::is_left`].
+    pub fn may_be_left(&self, is_killed: bool) -> bool {
         match self.there() {
-            Ok(Some(there)) => !matches!(self.left.is_left(&there), Ok(Some(false))),
+            Ok(Some(there)) => !matches!(self.left.is_left(&there, is_killed), Ok(Some(false))),
             Ok(None) => false,
             Err(_) => true,
         }
@@ -214,7 +214,9 @@ impl Line {
         // What cannot be read may be left.
         let (interface, is_left) = match self.there() {
             Ok(None) => return None,
-            Ok(Some(there)) => (there.name().to_string(), self.left.is_left(&there).ok().flatten()),
+            Ok(Some(there)) => {
+                (there.name().to_string(), self.left.is_left(&there, true).ok().flatten())
+            }
             Err(_) => (self.interface.clone(), None),
         };
         let verb = match is_left {
@@ -276,7 +278,8 @@ impl Line {
     /// Returns the remedy if the checksum offload is off, and an XDP program on the other end, which
     /// may be that of another port, may need it off.
     fn needed(&self) -> Option<String> {
-        if self.left != Left::Checksums || !self.may_be_left() || is_free_soon(self, detached()) {
+        if self.left != Left::Checksums || !self.may_be_left(true) || is_free_soon(self, detached())
+        {
             return None;
         }
         let other = other_end(&LinkInfo::of(&self.there().ok()??).ok()?)?;

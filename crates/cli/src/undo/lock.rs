@@ -13,9 +13,10 @@ use super::STEP;
 use crate::screen::Screen;
 
 /// Longest wait for another process to unlock the folder.
-pub(super) const UNLOCKED: Duration = Duration::from_secs(2);
-/// Longest such wait of a thread that serves clients meanwhile.
-pub(super) const SOON: Duration = Duration::from_millis(250);
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Longest such wait of a thread that serves clients meanwhile. It exceeds the time for which a run
+/// that begins waits, with the lock, until programs are detached.
+pub(super) const LOCK_WAIT_SERVING: Duration = Duration::from_millis(750);
 
 /// A lock of the folder against other descriptors of it, also of this process. It ends when the
 /// value is dropped.

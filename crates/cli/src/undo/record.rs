@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::left::{Left, napi_hold};
 use super::line::Line;
-use super::lock::{Lock, SOON, UNLOCKED};
+use super::lock::{LOCK_WAIT, LOCK_WAIT_SERVING, Lock};
 use super::{NEW, RECORD, UNDO, folder};
 use crate::run::planned;
 use crate::screen::Screen;
@@ -41,7 +41,8 @@ impl Drop for Written {
         let Some((folder, name)) = &self.file else { return };
         // A port that could not be closed has restored nothing: its worker may be in a call of the
         // device that does not return.
-        let is_left = |line: &Line| !matches!(line.left, Left::Interrupts(_)) && line.may_be_left();
+        let is_left =
+            |line: &Line| !matches!(line.left, Left::Interrupts(_)) && line.may_be_left(false);
         if self.is_left || self.lines.iter().any(is_left) {
             let left = "an interface may stay changed; once this process has ended, restore it by";
             return Screen::plain(false).change(&format!("note: {left}: {UNDO}\n"));
@@ -103,7 +104,7 @@ impl Record {
             changes.map(|(name, left)| Line::here(&name, left)).collect();
         let done = lines.and_then(|lines| {
             written.lines = lines;
-            written.write((!is_locked).then_some(UNLOCKED), screen)
+            written.write((!is_locked).then_some(LOCK_WAIT), screen)
         });
         say(done, screen);
         Record(Arc::new(Mutex::new(written)))
@@ -167,7 +168,7 @@ impl Written {
             }
         }
         // The caller is the thread of the control socket, which serves other clients, too.
-        self.write(Some(SOON), screen)
+        self.write(Some(LOCK_WAIT_SERVING), screen)
     }
 
     /// Writes the file, or replaces it by another one. Locks the folder first, for which it waits

@@ -197,7 +197,7 @@ fn folder_is_locked_until_the_lock_is_dropped() {
     let folder = Folder::new("lock");
     let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let try_lock = || rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive);
-    let lock = Lock::of(&folder.folder, UNLOCKED, &Screen::plain(true));
+    let lock = Lock::of(&folder.folder, LOCK_WAIT, &Screen::plain(true));
     assert_eq!(try_lock(), Err(Errno::WOULDBLOCK));
     drop(lock);
     assert_eq!(try_lock(), Ok(()));
@@ -271,7 +271,7 @@ fn rss_table_that_is_neither_set_nor_former_is_left_to_the_user() {
     assert!(!is_unknown(&rss(&[0, 1, 2, 0], &[7, 0xff])), "it is restored");
     assert!(!is_unknown(&rss(&[0, 1, 2, 0], &[9])), "the run has set no key");
     assert!(is_unknown(&rss(&[0, 0, 0, 0], &[7, 0xff])));
-    let is_left = |table: &[u32]| is_left_of(&rss(table, &[7, 0xff]), &set, &before);
+    let is_left = |table: &[u32]| is_left_of(&rss(table, &[7, 0xff]), &set, &before, true);
     assert_eq!(is_left(&[0, 2, 0, 2]), Some(true));
     assert_eq!(is_left(&[0, 1, 2, 0]), Some(false));
     assert_eq!(is_left(&[0, 0, 0, 0]), None, "it may be left");
@@ -291,15 +291,23 @@ fn rss_table_that_is_neither_set_nor_former_is_left_to_the_user() {
 }
 
 #[test]
-fn default_rss_table_that_the_run_wrote_again_is_restored_and_not_reported() {
+fn default_rss_table_that_a_killed_run_wrote_again_is_restored() {
     let (set, mut before) = (rss(&[0, 1, 0, 1], &[]), rss(&[0, 1, 0, 1], &[7]));
     before.is_default = true;
     let back = set.undone(&before, &before).unwrap();
     assert!(back.is_default && back.table == before.table && back.key.is_empty());
-    // After the run it is the default again, and looks the same.
-    assert_eq!(is_left_of(&before, &set, &before), Some(false));
+    // After the run it is the default again, and looks the same; after a kill it is written.
+    assert_eq!(is_left_of(&before, &set, &before, false), Some(false));
+    assert_eq!(is_left_of(&before, &set, &before, true), None);
+    // The default for another number of queues is no other table.
+    let mut wider = rss(&[0, 1, 2, 3], &[7]);
+    wider.is_default = true;
+    assert!(!is_of_neither(&wider, &set, &before));
+    assert_eq!(is_left_of(&wider, &set, &before, false), Some(false));
+    wider.is_default = false;
+    assert!(is_of_neither(&wider, &set, &before));
     let keyed = rss(&[0, 1, 0, 1], &[1]);
-    assert_eq!(is_left_of(&keyed, &keyed, &before), Some(true), "the key is left");
+    assert_eq!(is_left_of(&keyed, &keyed, &before, true), Some(true), "the key is left");
     let text = Left::Rss { set, before }.to_string();
     assert_eq!(text, "rss=0,1,0,1/=0,1,0,1/07/default");
     let read = Left::of(&text);

@@ -123,6 +123,12 @@ impl Reverts {
         }
     }
 
+    /// Sets the time after which the orders of the change `serial` are not executed.
+    pub fn postpone(&mut self, serial: u64, until: Instant) {
+        let changes = self.entries.values_mut().flat_map(|entry| &mut entry.changes);
+        changes.filter(|change| change.serial == serial).for_each(|change| change.until = until);
+    }
+
     /// Records the outcome of a change of these settings. The time of a revert counts from `now` if it was made.
     pub fn end<'a>(
         &mut self,

@@ -191,6 +191,7 @@ impl Target {
                 // This thread has recorded and set the hold meanwhile, for which it may have waited. That is not the
                 // time of the workers.
                 pending.until += start.elapsed();
+                self.reverts.postpone(serial, pending.until);
             }
             let (orders, refused) = match ordered {
                 Ok(orders) => (orders, None),
@@ -404,10 +405,21 @@ impl Target {
                     let until = now + ORDER_TIMEOUT;
                     self.reverting.push(Reverting { key, serial, orders, until });
                 }
-                Err(e) if e.code == Code::Busy => self.paused = Some(now + pause),
+                Err(e) if e.code == Code::Busy && !self.has_ended(&key) => {
+                    self.paused = Some(now + pause);
+                }
                 Err(e) => self.reverts.again(&key, None, now + REVERT_AGAIN, e.to_string()),
             }
         }
+    }
+
+    /// Returns true if the worker of a setting has ended.
+    fn has_ended(&self, key: &Key) -> bool {
+        let worker = match key {
+            Key::Worker(worker) => Some(*worker),
+            Key::Queue(port, queue, _) => self.control.worker_of(port, *queue),
+        };
+        worker.is_some_and(|worker| self.control.has_ended(worker))
     }
 
     /// Returns true if `to` is a hold, and the device of the port has it already.

@@ -151,4 +151,27 @@ fn order_to_two_workers_of_which_one_has_ended_is_given_to_neither() {
     let e = control.set_tx_batch("a", None, TxBatch::Auto).unwrap_err();
     assert_eq!((e.code, &*e.why), (Code::Busy, "its worker has ended"));
     assert!(first.take_orders().unwrap().is_empty());
+    assert!(e.fix.contains("as a/0,"), "{}", e.fix);
+}
+
+#[test]
+fn order_that_one_worker_executed_and_an_ended_one_did_not_was_executed_in_part() {
+    let answers = vec![Answer::<u8>::new(0), Answer::new(0)];
+    assert!(answers[0].claim());
+    answers[0].give(Ok(1));
+    answers[1].refuse();
+    let pending = PendingOrder { answers, join: |one, _| one };
+    let e = pending.answer().unwrap().unwrap_err();
+    assert_eq!((&*e.what, &*e.why), (IN_PART, "its worker has ended"));
+}
+
+#[test]
+fn orders_that_were_taken_and_not_executed_are_refused() {
+    let control = control(&[]);
+    let pending = [(); 2].map(|()| control.set_cpus(0, &[0]).unwrap());
+    let mut orders = Unexecuted(control.slots[0].take_orders().unwrap().into_iter());
+    drop(orders.0.next());
+    drop(orders);
+    assert!(pending[0].answer().is_none());
+    assert_eq!(&*pending[1].answer().unwrap().unwrap_err().why, "its worker has ended");
 }

@@ -2,8 +2,9 @@
 //!
 //! The packet's sender chooses the place: a virtual machine behind a TAP, or a program at the other end of a veth. If
 //! the place were in a header, filling the checksum in would change an address or a port after a stage has read it. So
-//! a packet is refused if its checksum is at a place where no checksum can be. The bytes of a tunnel over UDP or GRE
-//! are not parsed: any place in them is accepted.
+//! a packet is refused if its checksum is at a place where no checksum can be. The bytes behind UDP's header, which
+//! may be a tunnel, and behind GRE and other protocols are not parsed: any place in them is accepted. Headers that a
+//! stage may step over, and that are not stepped over here, are refused: the kernel completes such packets.
 
 use linerate_skb::Offload;
 
@@ -13,6 +14,10 @@ use super::headers::{
 use super::offload::{IPV4_TRANSPORT, IPV6_TRANSPORT};
 
 const UDP_BYTES: usize = 8;
+/// Protocols of further headers of IP: IPv4, IPv6, and extension headers, as far as they were not stepped over.
+///
+/// Source: RFC 7045; the IANA registry of IPv6 extension header types.
+const FURTHER_HEADERS: [u8; 10] = [0, 4, 41, 43, 44, 51, 60, 135, 139, 140];
 
 /// Returns true if a packet that begins with `data` can have its checksum where `left` says.
 #[inline]
@@ -32,8 +37,8 @@ fn is_usual(data: &[u8], left: Offload) -> bool {
     matches!((protocol, left.csum_offset), (TCP, TCP_CHECK) | (UDP, UDP_CHECK))
 }
 
-/// Parses the headers, and returns true if the checksum is the innermost transport header's, or may be behind it, in
-/// a tunnel.
+/// Parses the headers; returns true if the checksum is at its place in the innermost transport header, or in bytes
+/// that may be a tunnel.
 #[cold]
 fn is_behind_headers(data: &[u8], left: Offload) -> bool {
     let (start, offset) = (usize::from(left.csum_start), left.csum_offset);
@@ -50,7 +55,7 @@ fn is_behind_headers(data: &[u8], left: Offload) -> bool {
         SCTP => start == ip.end && offset == SCTP_CHECK,
         UDP if start == ip.end => offset == UDP_CHECK,
         UDP => start >= ip.end + UDP_BYTES,
-        _ => start >= ip.end,
+        other => start >= ip.end && !FURTHER_HEADERS.contains(&other),
     }
 }
 
@@ -114,6 +119,28 @@ mod tests {
         let mut mpls = ipv4(UDP, 200);
         mpls[12..14].copy_from_slice(&[0x88, 0x47]);
         assert!(is_accepted(&mpls, 38, UDP_CHECK) && !is_accepted(&mpls, 13, UDP_CHECK));
+    }
+
+    #[test]
+    fn checksum_behind_headers_that_are_not_stepped_over_is_refused() {
+        // An authentication header, one of mobility, and options that are too long.
+        let long = [vec![UDP, 16], vec![0; 134]].concat();
+        for (first, chain) in [(51, vec![UDP, 4, 0, 0]), (135, vec![UDP, 2]), (60, long)] {
+            let mut chain = chain;
+            chain.resize(chain.len().next_multiple_of(24), 0);
+            let frame = ipv6(first, &chain, UDP, 64);
+            let udp = 54 + chain.len();
+            assert!(!is_accepted(&frame, udp, 2), "the port behind {first}");
+            assert!(!is_accepted(&frame, udp, UDP_CHECK), "behind {first}");
+        }
+        let mut inner_fragment = ipip(ipv4(UDP, 100));
+        inner_fragment[40] = 0x20;
+        assert!(!is_accepted(&inner_fragment, 50, 0), "the inner address");
+        let deep = (0..IP_HEADERS_MAX).fold(ipv4(UDP, 100), |frame, _| ipip(frame));
+        assert!(
+            !is_accepted(&deep, 14 + IP_HEADERS_MAX * 20 + 16, 0),
+            "an address below the limit"
+        );
     }
 
     #[test]

@@ -94,6 +94,22 @@ pub(super) fn check_text(file: &File, name: &str) -> Result<()> {
     Err(refused(name, &why).fix(fix))
 }
 
+/// Refuses a standard output that is also the standard error, where text of the program would be between the packets,
+/// or a block device. A device without content, such as /dev/null, is accepted.
+pub(super) fn check_standard(file: &File, name: &str) -> Result<()> {
+    let Ok(written) = fstat(file) else { return Ok(()) };
+    let kind = FileType::from_raw_mode(written.st_mode);
+    check_kind(kind, name)?;
+    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
+    if kind == FileType::CharacterDevice
+        || !fstat(io::stderr()).is_ok_and(|other| id(&other) == id(&written))
+    {
+        return Ok(());
+    }
+    let why = "it is the standard error, too, which text of the program may use";
+    Err(refused(name, why).fix("redirect the standard error: 2>linerate.log"))
+}
+
 /// Refuses a block device, because a capture would overwrite its partitions and file systems.
 pub(super) fn check_kind(kind: FileType, name: &str) -> Result<()> {
     if kind != FileType::BlockDevice {

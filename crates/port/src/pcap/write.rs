@@ -18,7 +18,7 @@ use linerate_sys::wait::EventFd;
 use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer};
 use super::locked::Locked;
-use super::target::{check_text, lock, locked, opened, refused};
+use super::target::{check_standard, check_text, lock, locked, opened, refused};
 use crate::caps::{Caps, Copies};
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 
@@ -46,6 +46,7 @@ pub(super) fn open(config: &Config) -> Result<(WriteQueue<Locked>, u64)> {
             let owned = io::stdout().as_fd().try_clone_to_owned();
             let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
             let mut file = Locked::new(file.into());
+            check_standard(&file, &name)?;
             if file.metadata().is_ok_and(|there| there.is_file()) {
                 lock(&mut file, &name)?;
             }

@@ -232,7 +232,6 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
 }
 
 /// Returns true if a device that cuts superframes as `by` says refuses those of this kind.
-#[cold]
 fn refuses_kind(by: TxOffload, left: Offload) -> bool {
     // The kernel refuses superframes of UDP whose checksum is complete, as rx-gro-list makes them.
     let has_udp_gso = by == TxOffload::Untunnelled && left.needs_checksum();

@@ -293,7 +293,7 @@ fn untold(
 ) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
         _ if !cell.ledger.balanced() => {
-            "lost account of packets, so its figures are withheld (repeat it)"
+            "has a ledger that does not balance, so its figures are withheld (repeat it)"
         }
         Status::Inconclusive => {
             "was disturbed in most pairs of this cell (repeat it on a quiet machine)"

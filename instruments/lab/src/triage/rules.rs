@@ -123,7 +123,7 @@ fn unbalanced(seen: &Seen) -> String {
         Cap::Batch => "batches",
     };
     format!(
-        "The engine lost account of packets with `{}` and {cap}: its ledger does not balance, and counts of these \
+        "The engine's ledger does not balance with `{}` and {cap}: counts of these \
          windows may be wrong.",
         seen.device
     )
@@ -286,7 +286,7 @@ mod tests {
         own.balanced = false;
         let verdict = judge(&[own, seen(true, Cap::One, &[])]);
         assert_eq!((verdict.causes.len(), verdict.untold.len()), (1, 1), "{verdict:?}");
-        let why = "The engine lost account of packets with `xdp` and batches";
+        let why = "The engine's ledger does not balance with `xdp` and batches";
         assert!(verdict.untold[0].starts_with(why), "{verdict:?}");
     }
 

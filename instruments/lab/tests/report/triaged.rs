@@ -101,7 +101,7 @@ fn cell_whose_ledger_does_not_balance_is_told_and_triage_is_not_balanced() {
     let told = triage(&run(vec![cell]), &[]);
     assert!(!told.balanced());
     assert_eq!(told.in_short(), "cause: cannot be told");
-    let why = "The engine lost account of packets with `xdp` and batches";
+    let why = "The engine's ledger does not balance with `xdp` and batches";
     assert!(told.verdict.untold[0].starts_with(why), "{told}");
 }
 

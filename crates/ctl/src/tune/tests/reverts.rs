@@ -317,3 +317,16 @@ fn revert_that_fails_is_due_again_after_a_change_that_was_not_made_and_not_after
         assert_eq!(reverts.due(now + 6 * SECOND), due, "kept: {is_kept}");
     }
 }
+
+#[test]
+fn revert_waits_until_the_orders_of_a_postponed_change_are_over() {
+    let (now, key) = (Instant::now(), Key::Worker(0));
+    let [base, temporary] = [1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    let mut reverts = Reverts::default();
+    let [first, second] = [(); 2].map(|()| reverts.serial());
+    reverts.begin(first, &key, [&base, &temporary], Some(SECOND), now);
+    reverts.postpone(second, now + 9 * SECOND);
+    assert_eq!(reverts.next(), Some(now + SECOND), "another change");
+    reverts.postpone(first, now + SECOND);
+    assert_eq!(reverts.next(), Some(now + 2 * SECOND));
+}
