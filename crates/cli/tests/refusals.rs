@@ -94,6 +94,20 @@ fn standard_output_that_is_appended_to_a_file_being_read_is_refused() {
 }
 
 #[test]
+fn capture_to_a_standard_output_that_is_the_standard_error_too_is_refused() {
+    let path = std::env::temp_dir().join(format!("linerate-both-{}.pcap", std::process::id()));
+    let file = std::fs::File::create(&path).unwrap();
+    let mut command = command("forward gen:,count=1 pcap:-");
+    command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+    let status = command.status().unwrap();
+    let written = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(status.code(), Some(1), "{written}");
+    assert!(written.starts_with("error[E-FILE]: cannot write "), "{written}");
+    assert!(written.contains("  fix: redirect the standard error: 2>"), "{written}");
+}
+
+#[test]
 fn a_cpu_that_is_not_there_is_refused_before_anything_is_opened() {
     let out = std::env::temp_dir().join(format!("linerate-no-cpu-{}.pcap", std::process::id()));
     for words in ["forward gen:,count=1", "gen"] {

@@ -93,7 +93,7 @@ const HEARD_MAX: usize = 2 * PENDING_OF_USER;
 pub(super) struct Closer {
     shared: Arc<Shared>,
     threads: usize,
-    /// Number of descriptors that are not closed yet, of all closers that share it, and its limit.
+    /// Number of descriptors that are not closed yet, of all closers that share it; the next field is its limit.
     total: &'static AtomicUsize,
     pub most: usize,
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -73,19 +73,23 @@ fn check_magic(file: io::Result<File>, name: &str) -> Result<()> {
     Err(error.fix("write to another file, or delete this one first"))
 }
 
+/// Returns true if the file of `stream` is the one with this status.
+fn is_file_of(stream: impl AsFd, written: &Stat) -> bool {
+    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
+    fstat(stream).is_ok_and(|of_stream| id(&of_stream) == id(written))
+}
+
 /// Refuses the file that is also the standard output or error: text of the program would be between
 /// the packets. A device without content, such as /dev/null, is accepted.
 pub(super) fn check_text(file: &File, name: &str) -> Result<()> {
     let Ok(written) = fstat(file) else { return Ok(()) };
-    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
     let is_device = FileType::from_raw_mode(written.st_mode) == FileType::CharacterDevice;
     if is_device && !file.is_terminal() {
         return Ok(());
     }
-    let is_it = |other: BorrowedFd<'_>| fstat(other).is_ok_and(|other| id(&other) == id(&written));
-    let (stream, fix) = if is_it(io::stdout().as_fd()) {
+    let (stream, fix) = if is_file_of(io::stdout(), &written) {
         ("output", "write to pcap:-, so that linerate prints its text on the standard error")
-    } else if is_it(io::stderr().as_fd()) {
+    } else if is_file_of(io::stderr(), &written) {
         ("error", "write to another file, or redirect the standard error: 2>linerate.log")
     } else {
         return Ok(());
@@ -100,10 +104,7 @@ pub(super) fn check_standard(file: &File, name: &str) -> Result<()> {
     let Ok(written) = fstat(file) else { return Ok(()) };
     let kind = FileType::from_raw_mode(written.st_mode);
     check_kind(kind, name)?;
-    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
-    if kind == FileType::CharacterDevice
-        || !fstat(io::stderr()).is_ok_and(|other| id(&other) == id(&written))
-    {
+    if kind == FileType::CharacterDevice || !is_file_of(io::stderr(), &written) {
         return Ok(());
     }
     let why = "it is the standard error, too, which text of the program may use";
