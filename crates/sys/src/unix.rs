@@ -24,7 +24,7 @@ const PASS_RIGHTS: libc::c_int = 83;
 /// Longest wait for another process that replaces the file of a dead process at the same time.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most connections that wait to be accepted.
-const WAITING_MAX: i32 = 16;
+const WAITING_MAX: i32 = 512;
 
 /// A socket that listens. Its file is removed when the socket is dropped.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The client's end of the socket: it connects, repeatedly, and offers the memory to share.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ use super::turn::{Protocol, Turn};
 
 /// Interval between attempts to connect to an absent server.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between attempts to connect to a server for which too many clients wait: not longer than a server takes to
+/// accept them, so that others do not fill its queue each time.
+const FULL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The client's end of the socket, with its present connection.
 pub(super) struct Connector {
@@ -89,7 +93,7 @@ impl Connector {
         };
         // `end` passes the socket to a closing thread, because its close may block.
         let Some(memory) = memory else {
-            self.end(turn);
+            self.end(turn, RECONNECT_INTERVAL);
             return Event::Ended("the server answered too early".into());
         };
         let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
@@ -100,9 +104,9 @@ impl Connector {
         Event::Connected(memory.rings(turn.config, &self.pool))
     }
 
-    /// Closes the socket; the next attempt follows later.
-    fn end(&mut self, turn: &mut Turn<'_>) {
-        let again = Instant::now() + RECONNECT_INTERVAL;
+    /// Closes the socket; the next attempt follows after `interval`.
+    fn end(&mut self, turn: &mut Turn<'_>, interval: Duration) {
+        let again = Instant::now() + interval;
         let user = self.channel().map(|channel| {
             // The socket stays readable until it is closed, which can be late.
             let _ = self.watch.delete(channel);
@@ -170,7 +174,11 @@ impl Protocol for Connector {
                 turn.waste.push(Waste::of(user, fds.len(), Useless(fds)));
             }
             if let Err(event) = step {
-                self.end(turn);
+                let interval = match &event {
+                    Event::Unreachable(e) if e.kind() == ErrorKind::WouldBlock => FULL_INTERVAL,
+                    _ => RECONNECT_INTERVAL,
+                };
+                self.end(turn, interval);
                 return Some(event);
             }
         }
@@ -180,14 +188,14 @@ impl Protocol for Connector {
         if let State::Connected(channel) = &self.state {
             channel.refuse(Ending::Refused(why));
         }
-        self.end(turn);
+        self.end(turn, RECONNECT_INTERVAL);
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
         if let Some(channel) = self.channel() {
             channel.shut();
         }
-        self.end(turn);
+        self.end(turn, RECONNECT_INTERVAL);
     }
 }
 

@@ -12,6 +12,8 @@
 //! ```
 //!
 //! At places that are all taken the oldest goes: a client that keeps to the protocol needs a place for a moment.
+//! Clients are accepted in rounds, so that a crowd that connects again and again costs few wake-ups, and so that each
+//! one that gets a place keeps it for a round at least.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -37,8 +39,13 @@ const INIT_TIMEOUT: Duration = Duration::from_millis(100);
 const PLACES: usize = 8;
 /// Places of either kind that the clients of one user can take together.
 const PLACES_OF_USER: usize = 2;
-/// Most clients accepted in one turn.
-const ACCEPTS_MAX: usize = 64;
+/// Most clients accepted in one round: more than can wait, so that there is room again for an honest one.
+const ACCEPTS_MAX: u32 = 1024;
+/// Least time between two rounds, the time that each accepted client adds to it, and its limit. A client that connects
+/// after a longer quiet time is accepted at once. A crowd waits longer, so that it takes less CPU time.
+const ROUND: Duration = Duration::from_millis(2);
+const ROUND_OF_CLIENT: Duration = Duration::from_micros(500);
+const ROUND_MAX: Duration = Duration::from_millis(50);
 /// Most messages of one client processed in one turn.
 const MESSAGES_MAX: usize = 64;
 /// The reason for a peer of a user of whom too many objects wait to be closed.
@@ -54,8 +61,10 @@ pub(super) struct Listener {
     /// Clients in their handshake, in the order of arrival.
     guests: Vec<Guest>,
     connected: Option<Channel>,
-    /// True if the listener is watched; it is not while no client can be accepted.
+    /// True if the listener is watched; it is not between two rounds, and while no client can be accepted.
     listening: bool,
+    /// Earliest time of the next round.
+    next_round: Instant,
 }
 
 /// A client whose handshake is not complete.
@@ -84,8 +93,8 @@ impl Listener {
         let what = || format!("cannot listen at {}", config.path.display());
         let fail = |e| Error::os(Code::System, what(), "epoll_ctl", e);
         watch.add(&listener, 0, EventFlags::IN).map_err(fail)?;
-        let guests = Vec::new();
-        Ok(Listener { listener, watch, guests, connected: None, listening: true })
+        let (guests, next_round) = (Vec::new(), Instant::now());
+        Ok(Listener { listener, watch, guests, connected: None, listening: true, next_round })
     }
 
     /// Reads from the connected client, whose only valid message is to disconnect.
@@ -124,23 +133,28 @@ impl Listener {
         self.retire(guest.channel, guest.machine, n, turn);
     }
 
-    /// Accepts clients; returns false if no more can be accepted, for example without free
-    /// descriptors. The listener is then not watched, because it would stay readable without end.
-    fn accept(&mut self, turn: &mut Turn<'_>) -> bool {
-        for _ in 0..ACCEPTS_MAX {
+    /// Accepts the clients that wait, if it is time for a round. Returns the time of the next one, or `None` if the next
+    /// client can be accepted as soon as it connects. Until that time the listener must not be watched, because it
+    /// may stay readable: between two rounds, and while no client can be accepted, for example without free descriptors.
+    fn accept(&mut self, turn: &mut Turn<'_>, now: Instant) -> Option<Instant> {
+        if now < self.next_round {
+            return Some(self.next_round);
+        }
+        let (mut users, mut accepted) = (Vec::new(), 0);
+        while accepted < ACCEPTS_MAX {
             if turn.closer.is_full(None) {
-                return false;
+                return Some(now + PAUSE);
             }
             let channel = match self.listener.accept() {
                 Ok(Some(socket)) => Channel(socket),
-                Ok(None) => return true,
-                Err(_) => return false,
+                Ok(None) if accepted == 0 => return None,
+                Ok(None) => break,
+                Err(_) => return Some(now + PAUSE),
             };
-            match self.greet(&channel, turn) {
+            match self.greet(&channel, &mut users, turn) {
                 Ok(user) => {
                     self.make_place(user, false, turn);
-                    let (machine, until) =
-                        (Server::new(turn.config), Instant::now() + INIT_TIMEOUT);
+                    let (machine, until) = (Server::new(turn.config), now + INIT_TIMEOUT);
                     self.guests.push(Guest { channel, user, machine, until });
                 }
                 Err(ending) => {
@@ -148,22 +162,33 @@ impl Listener {
                     turn.close(channel, (), 0);
                 }
             }
+            accepted += 1;
         }
-        true
+        self.next_round = now + (ROUND + ROUND_OF_CLIENT * accepted).min(ROUND_MAX);
+        Some(self.next_round)
     }
 
-    /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait to be closed;
-    /// returns the user.
-    fn greet(&self, channel: &Channel, turn: &Turn<'_>) -> std::result::Result<u32, Ending> {
+    /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait to be closed, or the
+    /// user's places are taken in this round, whose `users` it adds to; returns the user.
+    fn greet(
+        &self,
+        channel: &Channel,
+        users: &mut Vec<u32>,
+        turn: &Turn<'_>,
+    ) -> std::result::Result<u32, Ending> {
         let user = channel.check_peer(turn.config)?;
         if turn.closer.is_full(Some(user)) {
             return Err(Ending::Refused(CLOSING));
         }
+        if users.iter().filter(|&&other| other == user).count() >= PLACES_OF_USER {
+            return Err(Ending::Refused("too many clients of this user connect at once"));
+        }
         let hello = Server::new(turn.config).hello();
         let gone = |e: std::io::Error| Ending::ByPeer(e.to_string());
         channel.send(&hello, None).map_err(gone)?;
-        let watched = self.watch.add(channel, 0, EventFlags::IN);
-        watched.map(|()| user).map_err(|e| gone(e.into()))
+        self.watch.add(channel, 0, EventFlags::IN).map_err(|e| gone(e.into()))?;
+        users.push(user);
+        Ok(user)
     }
 
     /// Makes a place for another client of `user`: drops the oldest client of that user if the
@@ -240,12 +265,11 @@ impl Protocol for Listener {
             // The next event is handled in the next turn, so that endpoints see both.
             return ended;
         }
-        let accepts = self.accept(turn);
         let now = Instant::now();
+        let next_round = self.accept(turn, now);
         let connected = self.hear_guests(turn, now);
-        self.listen(accepts);
-        let pause = (!accepts).then(|| now + PAUSE);
-        let alarm = self.guests.iter().map(|guest| guest.until).chain(pause).min();
+        self.listen(next_round.is_none());
+        let alarm = self.guests.iter().map(|guest| guest.until).chain(next_round).min();
         let _ = self.watch.alarm(alarm);
         connected.map(Event::Connected)
     }

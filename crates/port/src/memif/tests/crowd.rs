@@ -15,8 +15,10 @@
 //! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::crowd`
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use linerate_sys::wait::poll_readable;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{MEMORY, Victim, be_hostile, is_victim};
@@ -127,7 +129,7 @@ impl Crowd {
         // After all that a client sends, or if it is silent, it stays until the server ends the connection.
         while self.target.load(Ordering::Acquire) == target && channel.recv(&mut Vec::new()).is_ok()
         {
-            std::thread::sleep(Duration::from_millis(1));
+            let _ = poll_readable(&[channel.as_fd()], Some(Duration::from_millis(20)));
         }
     }
 }

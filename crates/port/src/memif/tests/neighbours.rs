@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use linerate_sys::seqpacket::{Listener, Seqpacket};
-use linerate_sys::wait::EventFd;
+use linerate_sys::wait::{EventFd, poll_readable};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::thread::Uid;
 
@@ -152,7 +152,10 @@ pub fn next(channel: &Channel) -> Option<Message> {
     let start = Instant::now();
     while start.elapsed() < LONG {
         match channel.recv(&mut Vec::new()) {
-            Ok(None) => std::thread::sleep(Duration::from_micros(100)),
+            Ok(None) => {
+                // Sleep, so that a crowd of clients that wait takes no CPU time.
+                let _ = poll_readable(&[channel.as_fd()], Some(LONG));
+            }
             Ok(message) => return message,
             Err(_) => return None,
         }
@@ -386,16 +389,23 @@ pub fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
 
 #[test]
 fn idle_sockets_of_another_user_starve_nobody() {
-    for options in ["", ",peer=any,secret=s"] {
+    let slow = Duration::from_millis(1);
+    for (options, sockets, pause) in [
+        ("", 22, slow),
+        (",peer=any,secret=s", 22, slow),
+        (",peer=any,secret=s", 300, Duration::ZERO),
+    ] {
         let (name, pool) = (name(), pool());
         let worker = Worker::of_port(&format!("memif:{name},role=server{options}"), &pool);
         let stop = AtomicBool::new(false);
         let flood = || {
             let mut idle = Vec::new();
             while !stop.load(Ordering::Relaxed) {
-                idle.truncate(21);
+                if idle.len() == sockets {
+                    idle.remove(0);
+                }
                 idle.extend(Seqpacket::connect(Path::new(&name)));
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(pause);
             }
         };
         std::thread::scope(|scope| {
@@ -407,6 +417,29 @@ fn idle_sockets_of_another_user_starve_nobody() {
         });
         worker.end();
     }
+}
+
+#[test]
+fn crowd_of_one_user_gets_two_hellos_in_two_milliseconds() {
+    let (name, pool) = (name(), pool());
+    let worker = Worker::of_port(&format!("memif:{name},role=server"), &pool);
+    let start = Instant::now();
+    let crowd: Vec<_> = (0..100).map(|_| connect(&name)).collect();
+    let (mut hellos, mut refused) = (0, 0);
+    for channel in &crowd {
+        match next(channel) {
+            Some(Message::Hello { .. }) => hellos += 1,
+            Some(Message::Disconnect(why)) => {
+                assert_eq!(why, "too many clients of this user connect at once");
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let rounds = start.elapsed().as_millis() as u64 / 2 + 2;
+    assert!(hellos <= 2 * rounds && hellos + refused == 100, "{hellos} in {rounds} rounds");
+    assert_served(&format!("memif:{name},zerocopy=no"), &pool);
+    worker.end();
 }
 
 #[test]
