@@ -56,7 +56,7 @@ fn report(reader: &Reader, dns: u64) {
     let counts = reader.counts();
     let peer = if reader.health() == Health::Up { "connected" } else { "no producer" };
     println!(
-        "{peer}: frames {} bytes {} dns {dns} copied out {} lies {}",
-        counts.frames, counts.bytes, counts.copied_out, counts.lies
+        "{peer}: frames {} bytes {} dns {dns} copied out {} protocol errors {}",
+        counts.frames, counts.bytes, counts.copied_out, counts.protocol_errors
     );
 }

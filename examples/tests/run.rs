@@ -174,7 +174,7 @@ fn fabric_reader_sees_every_packet_without_a_copy() {
     send(&mut queue, 3000);
     let done = reader.finish(LONG);
     assert_eq!(done.code(), 0, "{done:?}");
-    let said = format!("frames 3001 bytes {bytes} dns 1001 copied out 0 lies 0\n");
+    let said = format!("frames 3001 bytes {bytes} dns 1001 copied out 0 protocol errors 0\n");
     assert!(done.stdout.ends_with(&said), "{done:?}");
     assert!(!std::path::Path::new(path).exists(), "the socket is taken away");
 }

@@ -59,7 +59,7 @@ pub(crate) struct Seen {
     /// Packets that were copied because they were held for too long.
     pub copied_out: u64,
     /// Connections that ended because the sender violated the protocol.
-    pub lies: u64,
+    pub protocol_errors: u64,
     /// Number of packets with a known latency; the next fields are the median and the 99th
     /// percentile.
     pub receipt_count: u64,
@@ -76,11 +76,11 @@ impl Seen {
     /// Returns the reason why the window's results are invalid; `None` if they are valid.
     pub fn fault(&self) -> Option<String> {
         let wrong = self.corrupted + self.foreign + self.duplicated + self.reordered;
-        (wrong + self.lies > 0).then(|| {
+        (wrong + self.protocol_errors > 0).then(|| {
             format!(
                 "at the far side {} packets were corrupted, {} foreign, {} twice, {} out of order; {} \
-                 connections ended because of a lie",
-                self.corrupted, self.foreign, self.duplicated, self.reordered, self.lies
+                 connections ended because of a protocol error",
+                self.corrupted, self.foreign, self.duplicated, self.reordered, self.protocol_errors
             )
         })
     }
@@ -113,7 +113,7 @@ impl AddAssign<&Seen> for Seen {
         self.corrupted += more.corrupted;
         self.foreign += more.foreign;
         self.copied_out += more.copied_out;
-        self.lies += more.lies;
+        self.protocol_errors += more.protocol_errors;
         self.receipt_count += more.receipt_count;
     }
 }
@@ -278,8 +278,8 @@ impl Far {
     /// Returns the results since the last call.
     fn take(&mut self) -> Seen {
         let (found, counts) = (self.verifier.found(), self.reader.counts());
-        let (then, copied_out, lies) =
-            std::mem::replace(&mut self.told, (found, counts.copied_out, counts.lies));
+        let (then, copied_out, protocol_errors) =
+            std::mem::replace(&mut self.told, (found, counts.copied_out, counts.protocol_errors));
         let mut seen = std::mem::take(&mut self.seen);
         seen.is_verified = self.verify;
         seen.verified = found.packets.saturating_sub(then.packets);
@@ -291,7 +291,7 @@ impl Far {
         seen.corrupted = found.corrupted.saturating_sub(then.corrupted);
         seen.foreign = found.foreign.saturating_sub(then.foreign);
         seen.copied_out = counts.copied_out.saturating_sub(copied_out);
-        seen.lies = counts.lies.saturating_sub(lies);
+        seen.protocol_errors = counts.protocol_errors.saturating_sub(protocol_errors);
         seen.receipt_count = self.took_ns.len() as u64;
         seen.receipt_p50_ns = P50.of(&mut self.took_ns);
         seen.receipt_p99_ns = P99.of(&mut self.took_ns);

@@ -52,7 +52,7 @@ impl Rx {
         copies.unfinished = 0;
         while at < ready && left > 0 {
             let want = usize::from(ready - at).min(left).min(STRIDE);
-            let (mut spans, mut n, mut lie) = ([Span::default(); STRIDE], 0, None);
+            let (mut spans, mut n, mut error) = ([Span::default(); STRIDE], 0, None);
             while n < want {
                 match self.span(n as u16) {
                     Ok((span, 0)) if span.len > 0 => {
@@ -61,7 +61,7 @@ impl Rx {
                     }
                     Ok(_) => break,
                     Err(found) => {
-                        lie = Some(found);
+                        error = Some(found);
                         break;
                     }
                 }
@@ -74,8 +74,8 @@ impl Rx {
             self.ring.take_back(n as u16);
             at += n as u16;
             left -= n;
-            if let Some(lie) = lie {
-                return Err(lie);
+            if let Some(error) = error {
+                return Err(error);
             }
             if n == 0 {
                 let before = out.len();
@@ -197,7 +197,7 @@ impl RxRing for Rx {
     ) -> (Moved, Checked<()>) {
         let (packets, copied, mut bytes) = (out.len(), copies.bytes, 0);
         let received = match (self.ready(), &self.slots) {
-            (Err(lie), _) => Err(lie),
+            (Err(error), _) => Err(error),
             (Ok(0), _) => Ok(()),
             (Ok(ready), Some(slots)) => {
                 let at = DoneSlots { ring: &self.ring, slots };

@@ -30,9 +30,9 @@
 //! producer took all of its frames back. The mapping, all of the producer's pool, is kept as long as
 //! one of them is.
 //!
-//! **Nothing is believed.** Each index and descriptor is read once and checked. A lie, an index that goes
-//! backwards or too far, a place outside the regions, a packet without an end, ends the connection and is
-//! counted ([`Counts::lies`]). Memory that holds no rings is mapped to be read only, and sealed against
+//! **Everything is checked.** Each index and descriptor is read once. A violation of the protocol (an index that goes
+//! backwards or too far, a place outside the regions, a packet without an end) ends the connection and is
+//! counted ([`Counts::protocol_errors`]). Memory that holds no rings is mapped to be read only, and sealed against
 //! being cut short, unless `trust=yes` is said.
 //!
 //! Thread: a reader belongs to one at a time and can move; a [`Held`] frame to any.
@@ -111,7 +111,7 @@ pub struct Counts {
     /// Connections that have ended.
     pub ended: u64,
     /// Connections that ended because the producer violated the protocol.
-    pub lies: u64,
+    pub protocol_errors: u64,
 }
 
 impl Reader {
@@ -190,7 +190,7 @@ impl Reader {
     /// disconnects; returns false if one of these has happened already: receive before you sleep.
     ///
     /// Shape:  frames that were dropped go back to the producer.
-    /// Errors: a lie of the producer's ends the connection: false.
+    /// Errors: a violation of the protocol by the producer ends the connection: false.
     /// Cost:   a syscall, and another one if it is to look a second time; a full fence a ring.
     pub fn arm(&mut self) -> bool {
         self.look();
@@ -217,7 +217,7 @@ impl Reader {
     ///
     /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's again when
     ///         dropped. A frame of which the end is not there yet waits.
-    /// Errors: none; a lie of the producer's ends the connection and is counted. What came before it
+    /// Errors: none; a violation of the protocol ends the connection and is counted. What came before it
     ///         is given out.
     /// Cost:   an Acquire load and a Release store a ring; a syscall in the first call after `arm`.
     pub fn frames(&mut self, max: usize) -> Frames<'_> {
@@ -247,7 +247,7 @@ impl Reader {
         let passed = self.windows.iter().map(Window::counts).fold(self.past, Counts::plus);
         Counts {
             ended: link.ended.load(Ordering::Relaxed),
-            lies: link.errors.load(Ordering::Relaxed),
+            protocol_errors: link.errors.load(Ordering::Relaxed),
             ..passed
         }
     }
@@ -354,7 +354,7 @@ impl Counts {
             bytes: self.bytes + other.bytes,
             copied_out: self.copied_out + other.copied_out,
             ended: self.ended + other.ended,
-            lies: self.lies + other.lies,
+            protocol_errors: self.protocol_errors + other.protocol_errors,
         }
     }
 }

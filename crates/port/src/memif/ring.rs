@@ -406,23 +406,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_index_that_is_impossible_is_a_lie() {
+    fn impossible_index_is_a_protocol_error() {
         let (mut client, mut server) = both(3);
         client.post(4);
         assert_eq!(server.poll(), Ok(4));
         let head = |to: u16| client.shared.half(HEAD_AT).store(to, Ordering::Release);
-        for lie in [3, 0, 9, 0x8000, u16::MAX] {
-            head(lie);
-            assert_eq!(server.poll(), Err(ProtocolError::Index), "{lie}");
+        for index in [3, 0, 9, 0x8000, u16::MAX] {
+            head(index);
+            assert_eq!(server.poll(), Err(ProtocolError::Index), "{index}");
         }
         head(8);
         assert_eq!(server.poll(), Ok(8));
         let (mut client, server) = both(3);
         client.post(4);
         let tail = |to: u16| server.shared.half(TAIL_AT).store(to, Ordering::Release);
-        for lie in [5, 0x8000, u16::MAX] {
-            tail(lie);
-            assert_eq!(client.poll(), Err(ProtocolError::Index), "{lie}");
+        for index in [5, 0x8000, u16::MAX] {
+            tail(index);
+            assert_eq!(client.poll(), Err(ProtocolError::Index), "{index}");
         }
         tail(3);
         assert_eq!(client.poll(), Ok(3));

@@ -355,7 +355,7 @@ fn a_packet_that_needs_the_place_of_what_is_held_gets_it() {
     let long = reader.frames(8).next().map(|frame| bytes(&frame)).unwrap();
     assert_eq!(long, (0..80).map(|at| at / 10).collect::<Vec<u8>>());
     assert_eq!(held_bytes(&held), packet(0, 1500));
-    assert_eq!(reader.counts().lies, 0);
+    assert_eq!(reader.counts().protocol_errors, 0);
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn producer_after_producer_is_taken_and_what_is_held_outlives_its_own() {
 #[test]
 fn a_producer_that_lies_is_disconnected_and_counted() {
     type Messages = fn(&mut Puppet);
-    let lies: [(&str, Messages, usize); 6] = [
+    let violations: [(&str, Messages, usize); 6] = [
         ("index", |puppet| assert!(puppet.memory.write(6, &100u16.to_ne_bytes())), 0),
         ("index", |puppet| assert!(puppet.memory.write(6, &0u16.to_ne_bytes())), 0),
         ("outside", |puppet| puppet.tell(Desc { region: 1, len: 60, ..Desc::default() }), 1),
@@ -463,23 +463,27 @@ fn a_producer_that_lies_is_disconnected_and_counted() {
         ("outside", |puppet| puppet.tell(Desc { len: 60, offset: u32::MAX, ..Desc::default() }), 1),
         ("too long", |puppet| puppet.tell(Desc { len: 70_000, ..Desc::default() }), 1),
     ];
-    for (i, (what, lie, good)) in lies.into_iter().enumerate() {
+    for (i, (what, violate, good)) in violations.into_iter().enumerate() {
         let (mut reader, mut puppet, name) = reader_and_puppet(4);
         puppet.send(0, 1);
         let held = reader.frames(1).next().unwrap().hold();
         puppet.send(1, 1);
-        lie(&mut puppet);
+        violate(&mut puppet);
         let came: Vec<_> = reader.frames(8).map(|frame| bytes(&frame)).collect();
         // The packets before the violation are valid.
-        assert_eq!(came.len(), good, "lie {i}");
+        assert_eq!(came.len(), good, "violation {i}");
         assert!(came.iter().all(|bytes| *bytes == packet(1, 1500)));
         assert!(reader.wait(Some(LONG)).unwrap());
         assert_eq!(reader.frames(8).count(), 0);
-        let Health::Down(e) = reader.health() else { panic!("lie {i} is believed") };
-        assert!(e.why.contains(what), "lie {i}: {e}");
+        let Health::Down(e) = reader.health() else { panic!("violation {i} is believed") };
+        assert!(e.why.contains(what), "violation {i}: {e}");
         until("its end", || reader.counts().ended == 1);
         let counts = reader.counts();
-        assert_eq!((counts.lies, counts.ended, counts.frames), (1, 1, 1 + good as u64), "lie {i}");
+        assert_eq!(
+            (counts.protocol_errors, counts.ended, counts.frames),
+            (1, 1, 1 + good as u64),
+            "violation {i}"
+        );
         assert!(held.is_gone());
         assert_eq!(held_bytes(&held), packet(0, 1500));
         // A producer that keeps to the protocol is served afterwards.
@@ -499,11 +503,11 @@ fn a_packet_without_an_end_is_a_lie_once_the_ring_is_full_of_it() {
         assert_eq!(reader.frames(8).count(), 0);
         if n < 4 {
             // The reader must not spin on the incomplete packet.
-            assert!(reader.counts().lies == 0 && reader.arm(), "after {n} of 4");
+            assert!(reader.counts().protocol_errors == 0 && reader.arm(), "after {n} of 4");
         }
     }
     // Another thread counts the violation, so wait for it.
-    until("the lie to be counted", || reader.counts().lies == 1);
+    until("the violation to be counted", || reader.counts().protocol_errors == 1);
 }
 
 #[test]
