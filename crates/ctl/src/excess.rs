@@ -4,13 +4,13 @@
 //! All of them are counted always. The pool counts an allocation and a free with the batch, a lock
 //! when it is taken; a worker counts its calls of drivers with the batch, its sleeps when it wakes.
 //! A packet is one that left by a port other than a ring, as in [`Cost`](crate::Cost): one that
-//! was dropped on its way makes the others dearer.
+//! was dropped on its way increases the figures of the others.
 //!
 //! **Which locks.** Those of the pool's depots are the only ones on the path: one for half a hot
 //! list of frames. Off it are, and are not counted: the list of the pool's pages (taken when a
-//! thread first drops a packet, and when it ends), what a device says of itself (the worker only
-//! tries that lock, at most ten times a second unless there is news), what the ends of a ring leave
-//! behind, and the engine's own wait for its end. The locks of the kernel and of the system's
+//! thread first drops a packet, and when it ends), a device's report (the worker only tries that
+//! lock, at most ten times a second unless there is news), unread packets of a closed ring, and the
+//! engine's own wait for its end. The locks of the kernel and of the system's
 //! allocator, where buffers are `general`, cannot be seen from here.
 
 use linerate_datapath::{Flushes, PortStats, Stopped, WorkerStats};
@@ -91,16 +91,18 @@ pub struct Calls {
 pub struct Waits {
     /// Time that threads waited for locks, as in [`Locks`].
     pub lock_ns: Option<u64>,
-    /// Calls that send to a device, each with one doorbell.
+    /// Calls that send to a device, each with one doorbell, or several if superframes are cut in
+    /// front of the device.
     pub flushes: u64,
     /// Number of these calls that were timed: one in 256.
     pub flushes_timed: u64,
     /// Time in all these calls, estimated from the timed ones; includes the device's own copying.
-    /// `None` if a port has fewer than 30 timed calls.
+    /// `None` if ports with fewer than 30 timed calls have more than a hundredth of all calls, or if
+    /// no port has 30.
     pub flush_ns: Option<u64>,
-    /// Times that a worker slept because it had no work or no room.
+    /// Times that a worker slept, including holds, in which packets gathered.
     pub sleeps: u64,
-    /// Time that workers were asleep, until they ran again; it includes idle time and late
+    /// Time that workers were asleep, until they ran again; it includes idle time, holds and late
     /// wake-ups.
     pub asleep_ns: u64,
     /// Time that workers were ready but had no CPU, by the kernel's accounting: late wake-ups,

@@ -29,6 +29,8 @@ const WITHDRAWN: u8 = 2;
 /// A handle to workers that run. It is cheap to clone, and any thread may use it.
 #[derive(Debug, Clone)]
 pub struct Control {
+    /// The number of the first of these workers in the engine; the others follow it.
+    pub(crate) first: usize,
     pub(crate) slots: Arc<[Arc<WorkerSlot>]>,
 }
 
@@ -106,11 +108,11 @@ pub struct PendingOrder<A = Applied> {
 impl Control {
     /// Orders another moderation for all queues of a port, or for its queue number `queue`.
     ///
-    /// The workers of the queues obey at their next turns; the order wakes workers that sleep. A number that its knob does
-    /// not allow becomes the nearest one: [`Applied::applied`] says so.
+    /// The workers of the queues execute the order at their next turns; it wakes workers that sleep. A number that its
+    /// knob does not allow becomes the nearest one: [`Applied::applied`] says so.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not obeyed
+    /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not executed
     /// 16 orders before this one, or has ended. If another worker has executed the order meanwhile, the answer is
     /// `E-BUSY` instead.
     pub fn set_moderation(
@@ -244,16 +246,24 @@ impl Control {
         ))
     }
 
+    /// Returns the slot of worker number `worker`, if the handle has that worker.
+    fn slot(&self, worker: usize) -> Option<&Arc<WorkerSlot>> {
+        self.slots.get(worker.checked_sub(self.first)?)
+    }
+
     /// Returns true if worker number `worker` has ended, so that it executes no orders.
     #[must_use]
     pub fn has_ended(&self, worker: usize) -> bool {
-        self.slots.get(worker).is_some_and(|slot| slot.is_over())
+        self.slot(worker).is_some_and(|slot| slot.is_over())
     }
 
-    /// Returns the number of the worker that has queue number `queue` of a port, if there is such a queue.
+    /// Returns the number of the worker that has queue number `queue` of a port: its index in
+    /// [`Stats::workers`](crate::Stats::workers). Returns `None` if there is no such queue, or if its worker does not
+    /// belong to the handle.
     #[must_use]
     pub fn worker_of(&self, port: &str, queue: usize) -> Option<usize> {
-        self.slots.iter().position(|slot| !slot.queues_of(port, Some(queue)).is_empty())
+        let has = |slot: &Arc<WorkerSlot>| !slot.queues_of(port, Some(queue)).is_empty();
+        self.slots.iter().position(has).map(|at| self.first + at)
     }
 
     /// Orders a worker to run on these CPUs only: one CPU pins the worker, several CPUs let it move among them.
@@ -264,12 +274,14 @@ impl Control {
     /// Errors: the answer is `E-CPU`, and nothing has changed, if it may use none of the CPUs.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one, or has ended.
+    /// `E-TOPOLOGY` if the handle has no worker of this number, `E-BUSY` if the worker has not executed 16 orders before
+    /// this one, or has ended.
     pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<PendingOrder<Pinned>> {
         let what = || format!("cannot move worker {worker}");
-        let slot = self.slots.get(worker).ok_or_else(|| {
+        let slot = self.slot(worker).ok_or_else(|| {
+            let (first, end) = (self.first, self.first + self.slots.len());
             Error::new(Code::Topology, what(), "there is no such worker")
-                .fix(format!("workers: 0..{}", self.slots.len()))
+                .fix(format!("workers: {first}..{end}"))
         })?;
         let (cpus, answer) = (cpus.to_vec(), Answer::new(0));
         let ordered = slot.order(Order::Cpus { cpus, answer: answer.clone() });
@@ -461,12 +473,12 @@ impl<A: Clone> PendingOrder<A> {
         Error::new(Code::Busy, what, why).fix(fix)
     }
 
-    /// Sleeps until every worker has obeyed, or for `timeout`; then withdraws the order from the workers that have not
-    /// begun it. A worker that has begun it gets a little more time. A worker's own thread must not call it, because
-    /// the worker cannot turn meanwhile.
+    /// Sleeps until every worker has executed the order, or for `timeout`; then withdraws the order from the workers
+    /// that have not begun it. A worker that has begun it gets a little more time. A worker's own thread must not call
+    /// it, because the worker cannot turn meanwhile.
     ///
     /// # Errors
-    /// Why it could not be obeyed; `E-BUSY` if the time passed. The error says what became of the order: no worker has
+    /// Why it could not be executed; `E-BUSY` if the time passed. The error says what became of the order: no worker has
     /// executed it and none will; some of several workers have, and the others will not; or it has begun everywhere and
     /// will be executed.
     pub fn wait(self, timeout: Duration) -> Result<A> {

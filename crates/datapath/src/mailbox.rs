@@ -5,9 +5,10 @@
 //!   worker: word changed? ─► take the list (if no other thread holds it: next turn)
 //! ```
 //!
-//! The worker never waits: while another thread adds to the list, the worker goes on and comes back, and does
-//! not sleep before it has. A caller stores its order first and rings last, so a worker that has drained its bell
-//! and finds the word unchanged may sleep. tests/loom.rs compiles this file over loom's types.
+//! The worker never waits: while another thread adds to the list, the worker goes on and tries again in the next
+//! turn. It neither sleeps nor holds its queues before it has taken the list. A caller stores its order first and
+//! rings last, so a worker that has drained its bell and finds the word unchanged may sleep. tests/loom.rs compiles this
+//! file over loom's types.
 
 use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, TryLockError};
 

@@ -21,6 +21,8 @@ pub(crate) struct Napi {
     ops: DriverQueue,
     slot: Arc<QueueSlot>,
     direction: Direction,
+    /// The origin of the packets that the queue receives; a queue keeps it for life.
+    origin: Origin,
     /// The queue's port, identified by its first queue.
     pub port: PortId,
     /// The index of the napi at the other end of the wire.
@@ -61,11 +63,13 @@ impl Napi {
         let gathers = ops.moderator().gathers() && direction != Direction::Sink;
         slot.settings.set_moderation(ops.moderator().mode(), gathers);
         slot.settings.set_tx_batch(egress.cap());
-        slot.settings.set_rx_ring_len(ops.caps().rx_ring_len);
+        let caps = ops.caps();
+        slot.settings.set_rx_ring_len(caps.rx_ring_len);
         Napi {
             ops,
             slot,
             direction,
+            origin: caps.origin,
             port,
             peer: None,
             mem: 0,
@@ -120,12 +124,12 @@ impl Napi {
 
     /// Returns true if the queue's packets come from outside this engine.
     pub fn external(&self) -> bool {
-        self.from_program || self.ops.caps().origin != Origin::Internal
+        self.from_program || self.origin != Origin::Internal
     }
 
     /// Returns true if the queue is the end of a ring in this process.
     pub fn is_ring(&self) -> bool {
-        self.ops.caps().origin == Origin::Internal
+        self.origin == Origin::Internal
     }
 
     /// Receives up to `budget` packets into `batch`.
@@ -160,10 +164,16 @@ impl Napi {
         self.ops.withheld()
     }
 
+    /// Returns true if wrappers withhold packets that are still within this engine, because the queue is
+    /// the end of a ring between workers.
+    pub fn withholds_inside(&self) -> bool {
+        !self.external() && self.ops.withheld() > 0
+    }
+
     /// Notes whether wrappers withhold packets that only [`Napi::xmit`] makes them send, because the
-    /// queue is not read; returns true if so.
-    pub fn note_withheld(&mut self) -> bool {
-        let withholds = !self.reads() && self.ops.withheld() > 0;
+    /// queue is not polled at present; returns true if so.
+    pub fn note_withheld(&mut self, is_polled: bool) -> bool {
+        let withholds = !is_polled && self.ops.withheld() > 0;
         self.egress.set_withholds(withholds);
         withholds
     }

@@ -96,11 +96,12 @@ impl Running {
     /// Returns a handle with which any thread orders changes.
     #[must_use]
     pub fn control(&self) -> Control {
-        Control { slots: self.slots.clone().into() }
+        Control { first: 0, slots: self.slots.clone().into() }
     }
 
     /// Returns true once every source has ended and every packet has left the engine. Packets that a
-    /// device or a wrapper was given, and has still to send, have left it.
+    /// device, or a wrapper in front of one, was given and has still to send have left it; those that
+    /// a wrapper of a ring between workers withholds have not.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)

@@ -53,8 +53,9 @@ pub enum Turned {
     Until(Instant),
     /// There was no work: sleep until a device or a peer signals some.
     Idle,
-    /// There was no work, and there will be none: every source has ended, and every packet has been
-    /// sent.
+    /// There was no work, and there will be none: every source has ended, and every packet has left
+    /// the worker. Packets that a device or a wrapper was given, and has still to send, have left it:
+    /// call [`Worker::drain`], which waits for them.
     Ended,
 }
 
@@ -80,7 +81,7 @@ pub struct Worker {
     pub(crate) epoll: WaitSet,
     pub(crate) slot: Arc<WorkerSlot>,
     /// The mailbox's word up to which orders were executed.
-    pub(crate) obeyed: Word,
+    pub(crate) executed: Word,
     /// The decision of the last turn: when to poll next.
     pub(crate) rest: Rest,
     /// True if a queue was held at the last decision.
@@ -89,7 +90,7 @@ pub struct Worker {
     has_qdisc: bool,
     /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
-    /// The time at which to call the queues whose wrappers withhold packets and that are not read.
+    /// The time at which to call the queues whose wrappers withhold packets and that are not polled.
     pub(crate) withheld_due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
@@ -104,6 +105,8 @@ pub struct Worker {
     /// Handle for the page that counts the packets that have left; workers that divide flows read
     /// it.
     pub(crate) clearing: Option<Clearing>,
+    /// The worker's number in the engine.
+    pub(crate) number: usize,
 }
 
 impl Worker {
@@ -135,7 +138,7 @@ impl Worker {
             outbox: Batch::with_capacity(budget),
             budget,
             epoll,
-            obeyed: slot.word(),
+            executed: slot.word(),
             rest: Rest::Device,
             holds: false,
             due: None,
@@ -150,6 +153,7 @@ impl Worker {
             sending: false,
             nothing_waits: false,
             clearing: None,
+            number: 0,
         })
     }
 
@@ -220,8 +224,8 @@ impl Worker {
     /// Begins a turn: executes orders, if there are new ones.
     fn begin(&mut self) {
         let word = self.slot.begin();
-        if word.has_orders_since(self.obeyed) {
-            self.obey(word);
+        if word.has_orders_since(self.executed) {
+            self.execute(word);
         }
         if self.is_armed {
             self.woken_outside();
@@ -231,9 +235,9 @@ impl Worker {
     /// Executes all orders given before `word` was read. If another thread is adding an order, all
     /// orders wait for the next turn.
     #[cold]
-    fn obey(&mut self, word: Word) {
+    fn execute(&mut self, word: Word) {
         let Some(orders) = self.slot.take_orders() else { return };
-        self.obeyed = word;
+        self.executed = word;
         // After a panic the rest is refused.
         let mut orders = Unexecuted(orders.into_iter());
         for order in orders.0.by_ref() {
@@ -348,7 +352,7 @@ impl Worker {
             self.sending = napis.iter_mut().fold(false, sending);
             nothing_waits = !self.sending;
         }
-        nothing_waits &= !moved;
+        nothing_waits = nothing_waits && !moved && !self.napis.iter().any(Napi::withholds_inside);
         self.nothing_waits = nothing_waits;
         if checks {
             let mut read = self.napis.iter().filter(|n| n.reads());
@@ -377,20 +381,26 @@ impl Worker {
         turned
     }
 
-    /// Makes the next turns call the queues whose wrappers withhold packets and that are not read,
-    /// and limits the sleep or the hold: no event says when such packets may leave.
+    /// Makes the next turns call the queues whose wrappers withhold packets and that are not polled,
+    /// and limits the sleep or the hold: no event says when such packets may leave. A queue is not
+    /// polled if packets are not read from it, if they have no room, or if the worker drains.
     fn note_withheld(&mut self, now: Instant) {
-        let withholds = self.napis.iter_mut().fold(false, |any, napi| napi.note_withheld() | any);
+        let mut withholds = false;
+        for i in 0..self.napis.len() {
+            let is_polled = self.admits(i) > 0;
+            withholds |= self.napis[i].note_withheld(is_polled);
+        }
         self.withheld_due = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
         if let (Some(due), Rest::Hold { until, .. }) = (self.withheld_due, &mut self.rest) {
             *until = due.min(*until);
         }
     }
 
-    /// Returns a handle with which any thread orders changes; a turn executes them.
+    /// Returns a handle with which any thread orders changes of this worker; a turn executes them. The worker has the
+    /// number that it has in the engine.
     #[must_use]
     pub fn control(&self) -> Control {
-        Control { slots: [self.slot.clone()].into() }
+        Control { first: self.number, slots: [self.slot.clone()].into() }
     }
 
     /// Publishes the devices' counts to [`Stats`](crate::Stats) now; turns publish them only from

@@ -42,7 +42,7 @@ impl Phase {
 pub(crate) enum Refusal {
     /// Too many orders wait already.
     Full,
-    /// The worker has ended.
+    /// The worker was dropped.
     Over,
 }
 
@@ -69,8 +69,10 @@ pub(crate) struct WorkerSlot {
     seen: AtomicU32,
     queues: Vec<QueueOf>,
     turns: Turns,
+    /// True while the worker has no work left: its sources have ended and no packet waits. The worker
+    /// still turns and executes orders, and may get work again from another worker.
     ended: AtomicBool,
-    /// True once the worker was dropped, and executes no more orders.
+    /// True once the worker was dropped: it never turns again, and executes no more orders.
     over: AtomicBool,
     waits: Arc<Waits>,
     bell: EventFd,
@@ -107,7 +109,7 @@ impl WorkerSlot {
     /// Adds an order, and wakes the worker.
     ///
     /// # Errors
-    /// The worker has ended, or too many orders wait already.
+    /// The worker was dropped, or too many orders wait already.
     pub fn order(&self, order: Order) -> std::result::Result<(), Refusal> {
         if self.is_over() {
             return Err(Refusal::Over);
@@ -121,7 +123,7 @@ impl WorkerSlot {
             return Err(Refusal::Full);
         }
         if self.is_over() {
-            // The worker has ended meanwhile, and may have refused its orders before this one came.
+            // The worker was dropped meanwhile, and may have refused its orders before this one came.
             self.refuse_orders();
         }
         self.bell.signal();
@@ -201,16 +203,16 @@ impl WorkerSlot {
         self.turns.end(quiet);
     }
 
-    /// Returns true if orders arrived since the last turn began, or since the word `obeyed` was
-    /// read.
-    pub fn changed(&self, obeyed: Word) -> bool {
+    /// Returns true if orders arrived since the last turn began, or since the word `executed`, up to
+    /// which orders were executed.
+    pub fn changed(&self, executed: Word) -> bool {
         let word = self.mailbox.word();
-        word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
+        word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(executed)
     }
 
     /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
     /// has work, or if `draining` and it has not seen the order to drain. If `draining`, a worker
-    /// that is over is at rest.
+    /// that was dropped is at rest.
     pub fn quiet_turns(&self, draining: bool) -> Option<u64> {
         if draining && self.is_over() {
             // An odd number, which no worker at rest has.

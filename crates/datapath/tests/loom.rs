@@ -59,15 +59,15 @@ fn explore(test: impl Fn() + Sync + Send + 'static) {
 
 /// Turns and sleeps as a worker does, until `expected` orders have arrived and the phase is `last`.
 fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
-    let (mut obeyed, mut came) = (Word::default(), 0);
+    let (mut executed, mut came) = (Word::default(), 0);
     loop {
         // A turn: `Worker::begin`.
         let seen = mailbox.word();
-        if seen.has_orders_since(obeyed)
+        if seen.has_orders_since(executed)
             && let Some(orders) = mailbox.take()
         {
             came += orders.len();
-            obeyed = seen;
+            executed = seen;
         }
         // Between turn and sleep, as in `Worker::run`: a phase set before the turn is in `seen`.
         if came == expected && mailbox.word().phase() == last {
@@ -76,7 +76,7 @@ fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
         // Sleep, as in `Worker::arm`, and then on the descriptor.
         bell.drain();
         let now = mailbox.word();
-        if now == seen && !now.has_orders_since(obeyed) {
+        if now == seen && !now.has_orders_since(executed) {
             bell.wait();
         } else {
             thread::yield_now();
@@ -85,7 +85,7 @@ fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
 }
 
 #[test]
-fn an_order_that_races_a_worker_falling_asleep_is_obeyed() {
+fn an_order_that_races_a_worker_falling_asleep_is_executed() {
     explore(|| {
         let shared = Arc::new((Mailbox::new(), Bell::default()));
         let other = shared.clone();
@@ -99,7 +99,7 @@ fn an_order_that_races_a_worker_falling_asleep_is_obeyed() {
 }
 
 #[test]
-fn orders_of_two_threads_and_a_change_of_phase_are_all_obeyed() {
+fn orders_of_two_threads_and_a_change_of_phase_are_all_executed() {
     explore(|| {
         let shared = Arc::new((Mailbox::new(), Bell::default()));
         let (one, two) = (shared.clone(), shared.clone());

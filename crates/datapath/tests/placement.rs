@@ -427,6 +427,26 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
 }
 
 #[test]
+fn control_of_one_worker_numbers_it_as_the_engine_does() {
+    let engine = Engine::builder().port("a", "null:,queues=2").port("b", "null:,queues=2");
+    let engine = engine.wire("a", "b").workers(2).build().unwrap();
+    let (stats, cpu) = (engine.stats(), allowed_cpus().unwrap()[0]);
+    let mut second = engine.into_workers().remove(1);
+    let control = second.control();
+    assert_eq!([0, 1].map(|queue| control.worker_of("a", queue)), [None, Some(1)]);
+    let e = control.set_cpus(0, &[cpu]).map(drop).unwrap_err();
+    assert!(e.code == Code::Topology && e.fix == "workers: 1..2", "{e}");
+    let order = control.set_cpus(1, &[cpu]).unwrap();
+    // On a thread of its own, because that thread is the one that is moved.
+    thread::scope(|scope| _ = scope.spawn(|| second.turn(Instant::now())).join().unwrap());
+    assert_eq!(order.answer().unwrap().unwrap().cpus, [cpu]);
+    assert_eq!([0, 1].map(|worker| stats.workers()[worker].pinned), [None, Some(cpu)]);
+    assert_eq!([0, 1].map(|worker| control.has_ended(worker)), [false; 2]);
+    drop(second);
+    assert_eq!([0, 1].map(|worker| control.has_ended(worker)), [false, true]);
+}
+
+#[test]
 fn an_order_whose_time_has_passed_is_never_executed() {
     let engine = Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b");
     let engine = engine.build().unwrap();

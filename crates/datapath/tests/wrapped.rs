@@ -193,10 +193,43 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
     assert!(ledger.is_drained(), "{ledger}");
     assert_eq!(ledger.dropped(DropReason::INJECTED), counts.dropped, "{ledger}");
     assert_eq!(ledger.created, 20_000 + counts.duplicated, "{ledger}");
-    let late = ledger.dropped(DropReason::STOPPED);
-    assert_eq!(ledger.sent, ledger.created - counts.dropped - late, "{ledger}");
+    assert_eq!(ledger.dropped(DropReason::STOPPED), 0, "the wait is over, and none is withheld");
+    assert_eq!(ledger.sent, ledger.created - counts.dropped, "{ledger}");
     let found = stopped.ports[3].verified.unwrap();
     assert_eq!((found.packets, found.duplicated), (ledger.sent, counts.duplicated));
+}
+
+/// Starts an engine that sends ten packets through a ring, one end of which has faults.
+fn faulty_ring(end: &str, plan: &Plan) -> Running {
+    let plan = plan.clone();
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=10")
+        .port("r0", "ring:r")
+        .port("r1", "ring:r")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+        .wrap(end, move |ops, _| Ok(Box::new(Faulty::new(ops, &plan)?)))
+        .build()
+        .unwrap();
+    engine.start().unwrap()
+}
+
+#[test]
+fn packets_delayed_between_two_workers_are_waited_for() {
+    let delay = Fault::Delay(Duration::from_millis(100));
+    for (end, plan) in [("r1", Plan::new(1).rx(delay, 1)), ("r0", Plan::new(1).tx(delay, 1))] {
+        let running = faulty_ring(end, &plan);
+        assert!(running.wait(LONG).unwrap(), "{end}");
+        let waited = running.stop(Duration::ZERO).ledger;
+        let running = faulty_ring(end, &plan);
+        eventually(|| running.stats().ledger().created == 10);
+        let stopped = running.stop(LONG).ledger;
+        for ledger in [waited, stopped] {
+            assert_eq!(ledger.sent, 10, "{end}: {ledger}");
+            assert!(ledger.is_drained(), "{end}: {ledger}");
+        }
+    }
 }
 
 /// Starts an engine that sends 100 packets to a sink, each with this delay.

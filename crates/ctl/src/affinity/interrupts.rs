@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
-use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, NetFolder};
 use linerate_sys::thread;
 
@@ -46,8 +45,8 @@ impl InterruptGuard {
     /// namespace, and its port must be open, because a veth may have no NAPI before.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it
-    /// does not exist, `E-CPU` if none of its irqs can be moved.
+    /// `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` if the process is not root, who owns the
+    /// files in /proc and /sys, `E-NODEV` if the interface does not exist, `E-CPU` if none of its irqs can be moved.
     pub fn of(interface: &str) -> Result<InterruptGuard> {
         let (found, mut guard) = InterruptGuard::look(interface)?;
         if guard.queues.is_empty() {
@@ -191,8 +190,8 @@ impl InterruptGuard {
     /// exists, or belongs to another interface: then nothing has changed.
     ///
     /// # Errors
-    /// `E-NODEV` if the interface does not exist, `E-PERM` without CAP_NET_ADMIN, `E-CPU` if the interrupt cannot be
-    /// moved, `E-UNSUPPORTED` if the interface has NAPI only while a port is open.
+    /// `E-NODEV` if the interface does not exist, `E-PERM` if the process is not root, `E-CPU` if the interrupt cannot
+    /// be moved, `E-UNSUPPORTED` if the interface has NAPI only while a port is open.
     pub fn put_back(interface: &str, former: &str, was: &Was) -> Result<bool> {
         let found = Interface::open(interface)?;
         let folder = NetFolder::open(&found)?;
@@ -202,8 +201,8 @@ impl InterruptGuard {
     /// Restores everything, as dropping the guard does.
     ///
     /// # Errors
-    /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads; the
-    /// others are restored. An irq or a thread that no longer exists is no error.
+    /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads, or if the process is no
+    /// longer root; the others are restored. An irq or a thread that no longer exists is no error.
     pub fn end(mut self) -> Result<()> {
         self.restore()
     }
@@ -293,7 +292,7 @@ fn not_threaded(interface: &str, e: &std::io::Error) -> Error {
         return unsupported(interface, "it has no irq and no NAPI");
     }
     let what = format!("cannot change whether NAPI of {interface} has threads");
-    Error::new(Code::Permission, what, e.to_string()).fix(Capabilities::NET_ADMIN.remedy())
+    Error::new(Code::Permission, what, e.to_string()).fix("run as root, who owns the file in /sys")
 }
 
 impl Pin for InterruptGuard {

@@ -45,7 +45,8 @@ pub trait Pin {
     /// Restricts it to these CPUs until the next call; returns the CPUs on which it could run before.
     ///
     /// # Errors
-    /// `E-CPU` if it may run on none of these CPUs; then nothing has changed.
+    /// `E-CPU` if it may run on none of these CPUs, `E-PERM` for an irq if the process is not root; then nothing has
+    /// changed.
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>>;
 
     /// Restores the CPUs `before`, which the first call of [`Pin::pin`] returned.

@@ -8,6 +8,9 @@ use linerate_sys::thread;
 
 use super::Pin;
 
+/// The errno of a file that this user may not write; Linux has this number on all machines.
+const EACCES: i32 = 13;
+
 /// The original state of one setting of an interface's interrupts. Displays as text that [`Was::read`] parses,
 /// because a record of it on disk outlives a program that is killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,16 +209,38 @@ pub(super) fn list_of(proc: &Path, irq: u32) -> PathBuf {
     proc.join(format!("irq/{irq}/smp_affinity_list"))
 }
 
+/// Returns the error of an irq whose list of CPUs could not be read or written.
 pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
     let what = format!("cannot move irq {irq} of {interface}");
-    // Source: kernel/irq/proc.c: EIO and EINVAL for an irq that its controller cannot move.
-    Error::new(Code::Cpu, what, format!("/proc/irq/{irq}/smp_affinity_list: {e}"))
-        .fix("run as root, with an irq that the kernel can move; list CPUs: cat /sys/devices/system/cpu/online")
+    // Source: kernel/irq/proc.c, `write_irq_affinity`: EIO, or EPERM in later kernels, for an irq that its controller
+    // cannot move; EINVAL if no CPU is online. So EPERM does not say that the process lacks a privilege.
+    let (code, fix) = match e.raw_os_error() {
+        Some(EACCES) => (Code::Permission, "run as root, who owns this file"),
+        _ => (
+            Code::Cpu,
+            "choose an irq that the kernel can move, and CPUs of this list: cat /sys/devices/system/cpu/online",
+        ),
+    };
+    Error::new(code, what, format!("/proc/irq/{irq}/smp_affinity_list: {e}")).fix(fix)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
+
+    #[test]
+    fn irq_that_only_root_may_move_is_told_apart_from_one_that_the_kernel_does_not_move() {
+        for (errno, code, fix) in [
+            (Errno::ACCESS, Code::Permission, "run as root"),
+            (Errno::PERM, Code::Cpu, "that the kernel can move"),
+            (Errno::IO, Code::Cpu, "that the kernel can move"),
+        ] {
+            let e = refused("eth0", 34, &std::io::Error::from(errno));
+            assert!(e.code == code && e.fix.contains(fix), "{e}");
+        }
+    }
 
     #[test]
     fn what_was_found_is_read_as_it_is_written_and_nothing_else_is() {

@@ -14,14 +14,14 @@
 //!
 //! **What a trial does to a live interface.** A port of `xdp` is tried with a filter that takes
 //! nothing but Ethernet type 0x88b6, one of those for local experiments: all other traffic passes as
-//! before. On a virtual interface that is all. A hardware driver may take its link down for a moment
-//! when a program comes or goes, which is no surprise: there, and on a TAP that
-//! exists already, whose flags would change, it is tried only with [`Trial::Full`].
+//! before. On a virtual interface that is all. A hardware driver may, as usual, take its link down for
+//! a moment when a program is attached or detached: there, and on a TAP that exists already, whose
+//! flags would change, it is tried only with [`Trial::Full`].
 //!
 //! A port of memif connects to its server, or listens for its client, and leaves again.
 //!
 //! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
-//! program that is just going, for 1.2 s at most. A recommended command of `ip` or `ethtool` is run
+//! program that is being closed, for 1.2 s at most. A recommended command of `ip` or `ethtool` is run
 //! first, in a network namespace that is made for it; `machine` runs `ip` three times.
 //!
 //! ```

@@ -26,8 +26,9 @@ const SETTLES: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(10);
 /// Least number of packets for a reading to count.
 const PACKETS_MIN: u64 = 200;
-/// Most readings of a search: with windows of 0.1 s, a few seconds.
-const READINGS_MAX: usize = 40;
+/// Most places that a search tries, each with one or two readings: with windows of 0.1 s, a few seconds, together with
+/// the readings of the original places and of the final comparison.
+const TRIES_MAX: usize = 40;
 
 /// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time; NaN if it
 /// did not count all the time.
@@ -112,7 +113,7 @@ impl EngineGauge {
         let names: Vec<String> = self.pins.iter().map(|pin| pin.name()).collect();
         let (unit, round_trips) = (self.unit, round_trips(&topology)?);
         let search = Search::new(&topology, names.len()).lanes(&self.lanes);
-        let search = search.readings_max(READINGS_MAX);
+        let search = search.tries_max(TRIES_MAX);
         let found = search.run(&mut self)?;
         Ok(PlacementReport { names, unit, round_trips, found })
     }

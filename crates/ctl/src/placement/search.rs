@@ -105,14 +105,14 @@ pub struct Search<'a> {
     /// The lane of each thing. Things with equal lanes belong together: a worker, and the
     /// interrupts of its queue.
     lanes: Vec<usize>,
-    readings_max: usize,
+    tries_max: usize,
 }
 
 impl<'a> Search<'a> {
     /// Describes a search for places of `things` threads.
     #[must_use]
     pub fn new(topology: &'a Topology, things: usize) -> Search<'a> {
-        Search { topology, things, lanes: (0..things).collect(), readings_max: 400 }
+        Search { topology, things, lanes: (0..things).collect(), tries_max: 400 }
     }
 
     /// Sets the lane of each thing. Things with equal lanes belong together: they are also tried on one CPU, and on
@@ -124,10 +124,12 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// Sets the most readings that the search takes.
+    /// Sets the most places that the search tries, including those that follow from the topology. Each takes one
+    /// reading, and a second one if the first is better than all before. In addition there are 6 readings of the
+    /// original places, and 10 for the final comparison.
     #[must_use]
-    pub fn readings_max(mut self, most: usize) -> Self {
-        self.readings_max = most;
+    pub fn tries_max(mut self, most: usize) -> Self {
+        self.tries_max = most;
         self
     }
 
@@ -151,14 +153,17 @@ impl<'a> Search<'a> {
         let Some((before, floor)) = floor(gauge)? else { return Ok(None) };
         let mut state = State { best: start.clone(), reading: before, floor, tried: Vec::new() };
         for places in self.proposals() {
+            if state.tried.len() >= self.tries_max {
+                break;
+            }
             self.judge(places, &mut state, gauge)?;
         }
         // From the best places so far, try all neighbours, until none is better.
         let mut helped = self.things > 0;
-        while helped && state.tried.len() < self.readings_max {
+        while helped && state.tried.len() < self.tries_max {
             helped = false;
             for places in self.neighbours(&state.best) {
-                if state.tried.len() >= self.readings_max {
+                if state.tried.len() >= self.tries_max {
                     break;
                 }
                 // Better places have other neighbours: stop trying those of the previous places.

@@ -178,7 +178,7 @@ fn interrupts_of_queues_are_placed_with_their_workers_from_the_worst_start() {
         model.hands = (0..things).map(|i| (i, worker(i))).filter(|(i, to)| i != to).collect();
         let (best, (worst, start)) = model.exhaustive(things);
         let mut chain = Chain { found: start, ..model };
-        let search = Search::new(&topology, things).lanes(&lanes).readings_max(40);
+        let search = Search::new(&topology, things).lanes(&lanes).tries_max(40);
         let found = search.run(&mut chain).unwrap().unwrap();
         let cost = chain.cost(&found.places);
         let tried = found.tried.len();
@@ -191,8 +191,19 @@ fn of_many_interrupts_on_many_cpus_only_as_many_places_are_made_as_are_tried() {
     let machine = Machine::new("many", 2, 16, 2, 0);
     let topology = machine.topology();
     let mut chain = Chain::new(&topology, 200, vec![0; 200]);
-    let found = Search::new(&topology, 200).readings_max(8).run(&mut chain).unwrap().unwrap();
+    let found = Search::new(&topology, 200).tries_max(8).run(&mut chain).unwrap().unwrap();
     assert!(found.tried.len() <= 8, "{}", found.tried.len());
+}
+
+#[test]
+fn places_that_follow_from_the_topology_count_as_tries() {
+    let machine = Machine::new("proposals", 2, 2, 2, 0);
+    let topology = machine.topology();
+    for most in [0, 1, 2] {
+        let mut chain = Chain::new(&topology, 3, vec![0; 3]);
+        let found = Search::new(&topology, 3).tries_max(most).run(&mut chain).unwrap().unwrap();
+        assert_eq!(found.tried.len(), most);
+    }
 }
 
 #[test]
@@ -204,7 +215,7 @@ fn from_the_best_start_nothing_is_changed_and_a_worse_one_is_never_left() {
         let start = vec![all[n % 8], all[n / 8 % 8], all[n / 64]];
         let mut chain = Chain::new(&topology, 3, start);
         let before = chain.cost(&[None; 3]);
-        let found = Search::new(&topology, 3).readings_max(12).run(&mut chain).unwrap().unwrap();
+        let found = Search::new(&topology, 3).tries_max(12).run(&mut chain).unwrap().unwrap();
         assert!(chain.cost(&chain.now) <= before * 1.000_001, "{found:?}");
         if found.places == vec![None; 3] {
             assert_eq!(found.before, found.after);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`SETTINGS`] is the one table of settings that can be shown and changed. [`Server`] has a thread of its own, which
-//! never waits for a client or a worker: a slow client is disconnected, and an order that is not obeyed in time is an
+//! never waits for a client or a worker: a slow client is disconnected, and an order that is not executed in time is an
 //! error. Each connection carries one request; only requests of this process's user and of root are accepted.
 
 mod client;

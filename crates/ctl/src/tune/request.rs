@@ -11,7 +11,7 @@ use crate::report::ErrorReport;
 
 /// The schema of requests and answers.
 pub const SCHEMA: &str = "linerate-tune/1";
-/// Longest request in bytes, with the line feed.
+/// Longest request in bytes, without the line feed.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// Permitted times after which a change is reverted.
 pub const REVERT_AFTER: RangeInclusive<Duration> =

@@ -2,7 +2,8 @@
 //!
 //! Owner: the program that opened it on request; dropping the [`Server`] ends the thread and removes the file. The
 //! thread sleeps until a client connects. It never waits for a client: it reads and writes as far as possible without
-//! blocking, and disconnects a slow client, or the oldest one when all places are taken.
+//! blocking, and disconnects a slow client. When all places are taken, it disconnects the oldest client that has not
+//! sent its whole request, or the oldest of all.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -30,7 +31,7 @@ const ACCEPTS_MAX: usize = 64;
 /// Longest time in which a client must send its request, and longest time in which it must read its
 /// answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of checks for orders that workers have not obeyed yet.
+/// Interval of checks for orders that workers have not executed yet.
 const ORDERS_INTERVAL: Duration = Duration::from_millis(1);
 /// Time without accepting clients after an accept failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -72,6 +73,10 @@ impl Listening {
     }
 
     /// Starts a thread that serves the socket.
+    ///
+    /// With the handle of one worker ([`Worker::control`](linerate_datapath::Worker::control)) only the queues of that
+    /// worker are changed: a change of a whole port changes its queues on that worker, and the answer names them. The
+    /// other queues are shown, and a change of one is refused.
     ///
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started.
@@ -136,7 +141,7 @@ struct Client {
 enum State {
     /// Waits for the rest of the client's line.
     Asking(Vec<u8>),
-    /// Waits for the workers to obey.
+    /// Waits for the workers to execute the orders.
     Ordered(Pending),
     /// Waits for room to send the rest of the answer.
     Answered(Vec<u8>, usize),
@@ -268,7 +273,7 @@ impl Client {
             Ok(Request::Keep) => Ok(target.keep()),
             Ok(Request::Set(change)) => match target.begin(&change, now) {
                 Ok(pending) => {
-                    // Do not watch the client until the workers have obeyed: further bytes or a
+                    // Do not watch the client until the workers have executed it: further bytes or a
                     // closed connection would only wake this thread.
                     let _ = watch.delete(&self.stream);
                     return State::Ordered(pending);

@@ -89,6 +89,9 @@ impl SettingRow {
     }
 }
 
+/// Reason for a missing value, or a refused change, of a queue whose worker the socket's handle does not have.
+pub(super) const ELSEWHERE: &str = "this socket does not control its worker";
+
 /// A setting of a queue with its present value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
@@ -102,11 +105,12 @@ pub(super) struct Shown {
     live: bool,
 }
 
-/// Returns every setting of a queue, in the order of [`SETTINGS`]; `hold` is that of its device.
+/// Returns every setting of a queue, in the order of [`SETTINGS`]; `hold` is that of its device. `worker` is `None` if
+/// the socket does not control the queue's worker.
 pub(super) fn show(
     port: &PortStats,
     queue: &QueueSettings,
-    worker: WorkerStats,
+    worker: Option<WorkerStats>,
     hold: Option<DeviceHold>,
 ) -> Vec<Shown> {
     let shown = |row: &SettingRow| {
@@ -125,7 +129,7 @@ fn value(
     name: &str,
     port: &PortStats,
     queue: &QueueSettings,
-    worker: WorkerStats,
+    worker: Option<WorkerStats>,
     hold: Option<DeviceHold>,
 ) -> Result<String, &'static str> {
     let fixed = match queue.moderation {
@@ -137,15 +141,20 @@ fn value(
         "moderation" => Ok(queue.moderation.to_string()),
         "rx_usecs" => fixed.map(|(usecs, _)| usecs.to_string()),
         "rx_frames" => fixed.map(|(_, frames)| frames.to_string()),
-        "hold" => {
-            hold.map(|hold| hold.to_string()).ok_or("its device has none that can be changed")
-        }
+        "hold" => hold.map(|hold| hold.to_string()).ok_or(match worker {
+            Some(_) => "its device has none that can be changed",
+            None => ELSEWHERE,
+        }),
         "tx_batch" => Ok(queue.tx_batch.to_string()),
         "qdisc" => Ok(if port.qdisc.is_some() { "yes" } else { "no" }.to_owned()),
         "rx_ring" => {
             queue.rx_ring_len.map(|len| len.to_string()).ok_or("its driver does not support it")
         }
-        "cpu" => Ok(worker.pinned.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
+        "cpu" => match worker.map(|worker| worker.pinned) {
+            Some(Some(cpu)) => Ok(cpu.to_string()),
+            Some(None) => Ok("any".to_owned()),
+            None => Err(ELSEWHERE),
+        },
         _ => Err("it is not shown"),
     }
 }

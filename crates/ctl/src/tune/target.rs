@@ -11,15 +11,17 @@ use serde::Serialize;
 
 use super::request::{Change, SCHEMA};
 use super::reverts::{Key, Outcome, Reverts};
-use super::setting::{Shown, cpus, show};
+use super::setting::{ELSEWHERE, Shown, cpus, show};
 use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
 use crate::report::{ErrorReport, PortReport, by_name};
 
-/// Longest time in which a worker must obey an order.
+/// Longest time in which a worker must execute an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time until a revert that failed is tried again.
 const REVERT_AGAIN: Duration = Duration::from_secs(5);
+/// Remedy if the handle does not have the worker of a queue.
+const OTHER_SOCKET: &str = "use the socket that controls its worker";
 
 /// The function that is called before the hold of a port's device is changed.
 pub(super) type BeforeHold = Box<dyn Fn(&str, DeviceHold) + Send>;
@@ -114,7 +116,7 @@ impl Target {
         let (workers, hold) = (self.stats.workers(), self.control.hold(&port.name));
         let queue = |(number, queue): (usize, &QueueReading)| {
             let worker = self.control.worker_of(&port.name, number);
-            let time = worker.and_then(|worker| workers.get(worker)).copied().unwrap_or_default();
+            let time = worker.and_then(|worker| workers.get(worker)).copied();
             let settings = show(port, &queue.settings, time, hold);
             QueueShown { queue: number, worker, settings }
         };
@@ -143,6 +145,36 @@ impl Target {
         is_meant.then(|| Change { port: whole, queue: None, ..change.clone() })
     }
 
+    /// Returns the queues of a port that a change concerns: queue number `queue`, or all whose workers the handle has.
+    ///
+    /// # Errors
+    /// `E-USAGE` if there is no such queue, `E-TOPOLOGY` if the handle does not have its worker.
+    fn chosen(
+        &self,
+        port: &PortStats,
+        queue: Option<usize>,
+        what: &str,
+    ) -> Result<Vec<usize>, ErrorReport> {
+        let all = port.queues.len();
+        if let Some(queue) = queue.filter(|queue| *queue >= all) {
+            let fix = format!("{} has {}", port.name, queues(all));
+            return Err(refusal(USAGE, what, format!("it has no queue {queue}"), fix));
+        }
+        let is_here = |queue: &usize| self.control.worker_of(&port.name, *queue).is_some();
+        let mut here: Vec<usize> = (0..all).filter(is_here).collect();
+        let is_missing = here.is_empty() || queue.is_some_and(|queue| !here.contains(&queue));
+        if all > 0 && is_missing {
+            let listed: Vec<String> = here.iter().map(usize::to_string).collect();
+            let fix = match here.is_empty() {
+                true => OTHER_SOCKET.to_owned(),
+                false => format!("name a queue that it controls: {}", listed.join(", ")),
+            };
+            return Err(refusal(Code::Topology.as_str(), what, ELSEWHERE, fix));
+        }
+        here.retain(|number| queue.is_none_or(|queue| queue == *number));
+        Ok(here)
+    }
+
     /// Orders a change after checking all of its values.
     ///
     /// # Errors
@@ -153,14 +185,7 @@ impl Target {
         let change = renamed.as_ref().unwrap_or(change);
         let what = format!("cannot set '{}'", change.port);
         let port = self.port(&change.port, &what)?;
-        let queues: Vec<usize> = match change.queue {
-            Some(queue) if queue < port.queues.len() => vec![queue],
-            Some(queue) => {
-                let fix = format!("{} has {}", change.port, queues(port.queues.len()));
-                return Err(refusal(USAGE, &what, format!("it has no queue {queue}"), fix));
-            }
-            None => (0..port.queues.len()).collect(),
-        };
+        let queues = self.chosen(&port, change.queue, &what)?;
         let Some(first) = queues.first().and_then(|queue| port.queues.get(*queue)) else {
             return Err(refusal(USAGE, &what, "it has no queue", ""));
         };
@@ -179,7 +204,7 @@ impl Target {
         for value in asked {
             let before: Vec<Ordered> =
                 pending.queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
-            // Record the change before the order: a worker may obey although the answer is late, or no client waits
+            // Record the change before the order: a worker may execute it although the answer is late, or no client waits
             // for it. A pending revert is cancelled only when a permanent change was made.
             for (key, before) in self.keys(&change.port, &pending.queues, &value).zip(&before) {
                 let until = pending.until;
@@ -231,6 +256,7 @@ impl Target {
     ) -> impl Iterator<Item = Key> + use<'a> {
         let control = self.control.clone();
         queues.iter().map(move |queue| match value {
+            // Each queue of a change has its worker here: see `Target::chosen`.
             Ordered::Cpu(_) => Key::Worker(control.worker_of(port, *queue).unwrap_or_default()),
             // One hold for all queues.
             Ordered::Hold(_) => Key::Queue(port.to_owned(), 0, value.name()),
@@ -292,6 +318,10 @@ impl Target {
                 let mut workers: Vec<usize> = workers.collect();
                 workers.sort_unstable();
                 workers.dedup();
+                if workers.is_empty() {
+                    let what = format!("cannot set the cpu of '{port}'");
+                    return Err(Error::new(Code::Topology, what, ELSEWHERE).fix(OTHER_SOCKET));
+                }
                 let mut orders = Vec::new();
                 for worker in workers {
                     match self.control.set_cpus(worker, cpus) {
@@ -304,7 +334,7 @@ impl Target {
         }
     }
 
-    /// Returns the answer to a change once every worker has obeyed, or the time to obey is over;
+    /// Returns the answer to a change once every worker has executed it, or the time for that is over;
     /// `None` before.
     pub fn finish(
         &mut self,

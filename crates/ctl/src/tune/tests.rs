@@ -13,6 +13,7 @@ use super::*;
 
 mod hold;
 mod reverts;
+mod workers;
 
 const LONG: Duration = Duration::from_secs(20);
 

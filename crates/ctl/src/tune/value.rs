@@ -99,6 +99,8 @@ impl Order {
         let end = |order: &Order| match order {
             Order::Setting(order) => match order.answer() {
                 Some(Ok(_)) => Outcome::Made,
+                // Its workers have ended, and none has executed it.
+                Some(Err(_)) if order.withdraw() => Outcome::NotMade,
                 // One of several workers has not accepted it.
                 Some(Err(_)) => Outcome::InPart,
                 None if order.withdraw() => Outcome::NotMade,

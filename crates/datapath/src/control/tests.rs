@@ -82,7 +82,7 @@ fn control(queues: &[(usize, &Arc<dyn HoldControl>)]) -> Control {
         hold: Some(Arc::downgrade(hold)),
     };
     let slot = WorkerSlot::new(&Arc::default(), queues.iter().map(queue).collect()).unwrap();
-    Control { slots: [slot].into() }
+    Control { first: 0, slots: [slot].into() }
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn order_to_two_workers_of_which_one_has_ended_is_given_to_neither() {
     let hold = Arc::new(Holding(true)) as Arc<dyn HoldControl>;
     let [first, second] = [0, 1].map(|number| control(&[(number, &hold)]).slots[0].clone());
     second.set_over();
-    let control = Control { slots: [first.clone(), second].into() };
+    let control = Control { first: 0, slots: [first.clone(), second].into() };
     let e = control.set_tx_batch("a", None, TxBatch::Auto).unwrap_err();
     assert_eq!((e.code, &*e.why), (Code::Busy, "its worker has ended"));
     assert!(first.take_orders().unwrap().is_empty());

@@ -116,7 +116,7 @@ impl EngineBuilder {
             let mems = memory.of_worker(i);
             let mut worker =
                 Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
-            worker.clearing = clearing;
+            (worker.clearing, worker.number) = (clearing, i);
             made.push((worker, slot));
         }
         Ok(made)

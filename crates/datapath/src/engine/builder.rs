@@ -133,6 +133,11 @@ impl EngineBuilder {
     /// nearest to the worker. The program keeps its own handle, such as a
     /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.
     ///
+    /// A wrapper that withholds packets keeps their frames, for which the default size of the pool has
+    /// no room: set [`EngineBuilder::pool_frames`] to the sum of [`Engine::holders`](crate::Engine::holders)
+    /// and these. Faults withhold up to 256 packets each way of each queue, or the number of
+    /// [`Plan::hold_packets`](linerate_port::wrap::fault::Plan::hold_packets).
+    ///
     /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
     /// Errors: those of `wrap` are those of [`EngineBuilder::build`].
     /// Cost:   what the wrapper costs, and one dynamic call a batch.

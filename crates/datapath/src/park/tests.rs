@@ -197,11 +197,36 @@ fn order_to_a_worker_ends_its_hold() {
     let far = Turned::Until(Instant::now() + Duration::from_secs(100));
     slot.set_phase(Phase::Halt);
     worker.park(far, None).unwrap();
-    // The bell ended one hold: it must not keep later holds from sleeping.
+    // The bell ended one hold: it must not keep holds after the order's turn from sleeping.
+    worker.turn(Instant::now());
     let start = Instant::now();
     worker.park(far, Some(Duration::from_millis(5))).unwrap();
     assert!((Duration::from_millis(5)..Duration::from_secs(50)).contains(&start.elapsed()));
     assert_eq!(worker.napis[0].counts().hold_ends, 0, "no hold lasted to its end");
+}
+
+#[test]
+fn worker_does_not_hold_while_it_has_not_got_the_list_of_orders() {
+    let (mut worker, slot, _) = dense(true, 0);
+    let _pending = worker.control().set_cpus(0, &[0]).unwrap();
+    // A turn that finds the list in another thread's hands executes nothing; its bell was drained before.
+    slot.begin();
+    slot.end(false);
+    slot.bell().drain();
+    let (start, far) = (Instant::now(), Instant::now() + Duration::from_secs(100));
+    worker.park(Turned::Until(far), Some(Duration::from_secs(5))).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
+fn arm_waits_busily_for_the_end_of_a_hold_that_is_too_short_for_a_sleep() {
+    let (mut worker, slot, _) = dense(true, 0);
+    let until = Instant::now() + Duration::from_millis(10);
+    worker.rest = Rest::Hold { until, spin: true };
+    assert!(!worker.arm().unwrap() && Instant::now() >= until);
+    assert!(!worker.is_armed && !worker.meter.is_sample());
+    let (waits, counts) = (slot.waits().read(), worker.napis[0].counts());
+    assert_eq!((waits.sleeps, counts.irqs(), counts.rechecks), (0, 0, 0));
 }
 
 #[test]
@@ -435,4 +460,34 @@ fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were
         worker.turn(Instant::now());
         assert_eq!(worker.napis[1].withheld(), 0, "{mode}");
     }
+}
+
+/// Lets a worker drain, which does not poll queues of devices.
+#[test]
+fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_polled() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let fd = || EventFd::new().unwrap();
+    let nic = Nic { fd: fd(), bursts: Vec::new(), here: 5, calls: Arc::default() };
+    let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
+    let napi = |ops: Box<dyn QueueOps>, i| {
+        let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+        let mut napi = Napi::new(ops, Direction::Both, Napi::id(i), egress, tally);
+        napi.peer = Some(1 - i);
+        assert_eq!(napi.set_moderation(Moderation::Interrupt), None);
+        napi
+    };
+    let napis = vec![napi(Box::new(nic), 0), napi(Box::new(late), 1)];
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let (mems, its) = (vec![pool.local()], slot.clone());
+    let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, its).unwrap();
+    worker.turn(Instant::now());
+    assert_eq!((worker.napis[1].withheld(), worker.withheld_due), (5, None), "its polls send them");
+    slot.set_phase(Phase::Drain);
+    let now = Instant::now();
+    let turned = worker.turn(now);
+    let soon = Some(now + Duration::from_millis(1));
+    assert_eq!((turned, worker.withheld_due), (Turned::Idle, soon));
+    worker.park(turned, Some(Duration::from_secs(20))).unwrap();
+    worker.turn(Instant::now());
+    assert_eq!(worker.napis[1].withheld(), 0);
 }

@@ -1,5 +1,14 @@
-//! A worker's page that counts the packets that have left the worker, written after each turn after which no packet
-//! waits.
+//! The page on which a worker publishes how many packets have left it. The stage that divides packets among workers
+//! reads the pages of all of them.
+//!
+//! A worker is *clear* after a turn if no packet waits in it, or in the wrappers of its queues: all packets received so
+//! far have left it. After each such turn the worker copies the counters of its ring ends to its page. So a reader that
+//! finds that an end has received 1000 packets knows that the first 1000 packets of that ring have left the worker.
+//!
+//! [`Clear`] is the page, which other threads read. [`Clearing`] is the handle with which the worker writes it.
+//!
+//! When a worker is dropped, the packets in the rings to it are lost. They are not waited for, so the page then has
+//! `u64::MAX` as the number of packets received by each end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +20,13 @@ use crate::napi::Napi;
 /// The page of one worker. Only the worker writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Clear {
-    /// Number of turns after which no packet waited in the worker.
+    /// Number of turns after which the worker was clear.
     times: AtomicU64,
     /// The counts of the worker's ring ends, in the order of its queues.
     ends: Box<[EndPage]>,
 }
 
-/// Packets that had passed one end of a ring, below its wrappers, when no packet last waited in the
-/// worker.
+/// Packets that had passed one end of a ring, below its wrappers, when the worker was last clear.
 #[derive(Debug, Default)]
 struct EndPage {
     received: AtomicU64,
@@ -35,23 +43,24 @@ impl Clear {
         })
     }
 
-    /// Returns the number of turns after which no packet waited in the worker.
+    /// Returns the number of turns after which the worker was clear.
     pub fn times(&self) -> u64 {
         self.times.load(Ordering::Acquire)
     }
 
-    /// Returns how many packets received by a ring's end have certainly left the worker; the greatest number once the
-    /// worker has ended. Read it before `sent`.
+    /// Returns how many packets received by a ring's end have certainly left the worker; `u64::MAX` once the worker
+    /// was dropped. Read it before `sent`.
     pub fn received(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
 
-    /// Returns the number of packets that a ring's end had sent by that turn, or by a later one.
+    /// Returns the number of packets that a ring's end had sent when the worker was last clear, or later.
     pub fn sent(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of packets that the worker had given to a ring's end by that turn. Only the worker reads it.
+    /// Returns the number of packets that the worker had given to a ring's end when it was last clear. Only the worker
+    /// reads it.
     pub fn given(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.given.load(Ordering::Relaxed))
     }
@@ -79,7 +88,7 @@ impl Clearing {
         Clearing { page, ends }
     }
 
-    /// Writes the page, if no packet waits in the worker or in the wrappers of its queues.
+    /// Writes the page after a turn, if the worker is clear.
     pub fn turned(&self, napis: &[Napi]) {
         if napis.iter().any(|napi| napi.waiting() > 0 || napi.withheld() > 0) {
             return;
@@ -92,8 +101,8 @@ impl Clearing {
         self.page.times.store(times + 1, Ordering::Release);
     }
 
-    /// Writes that the worker has ended: it receives nothing more, so every packet in the rings to it has left, also
-    /// one that was never received. Call it after the worker's waiting packets were dropped.
+    /// Writes that the worker is dropped: it receives nothing more, so no one waits for packets in the rings to
+    /// it. Call it after the worker's waiting packets were dropped.
     pub fn ended(&self, napis: &[Napi]) {
         self.write_sent(napis);
         for page in &self.page.ends {

@@ -1,14 +1,18 @@
-//! One output of a division: how many of the packets sent to it have left.
+//! One output of a division: how many of the packets handed to it have left.
 //!
 //! ```text
-//!   handed ─► near end of the ring ─► far end ─► its worker ─► rings out of it ─► their readers
-//!          own worker clear: sent()        page: received ≥     page: sent          received ≥
+//!   stage ─► near end of the ring ─► far end ─► far worker ─► rings out of it ─► their readers
+//!          own page: given, sent       far page: received       far page: sent     received
 //! ```
 //!
-//! The first packets handed over have left when two conditions hold: the far worker had no waiting packet after it
-//! received them, and the readers of the rings out of that worker have received all packets that were in the rings
-//! then. A mark records both counts; one mark is pending at a time. A worker that has ended counts as one that received
-//! all packets, because those in the ring to it can never leave.
+//! The dividing stage hands packets to the output; [`Hand`] counts them. A packet has left when nothing can delay it
+//! any more: it has passed the far worker, and the ring out of that worker. Its flow may then use another output, and
+//! stays in order.
+//!
+//! This is known from the pages of the workers (clear.rs), in two steps. First, the far worker was clear after it had
+//! received the packets. Second, the readers of the rings out of that worker have received all packets that these rings
+//! had been sent by then. A mark keeps the count of the first step until the second one is done; one mark is pending at
+//! a time. If a worker was dropped, its page says that it has received `u64::MAX` packets, so that it is not waited for.
 
 use std::sync::Arc;
 
@@ -26,11 +30,10 @@ pub(crate) struct Hand {
     /// The worker at the ring's far end; `None` if the output is no ring, so that a packet has left
     /// once it is sent.
     far: Option<Far>,
-    /// Packets handed to the output: those that the near end had sent when no packet last waited in
-    /// its worker, and those handed over since. Dropped packets are included until no packet waits
-    /// again.
+    /// Packets handed to the output: those that the near end had sent when its worker was last clear,
+    /// and those handed over since. Dropped packets are included until the worker is clear again.
     handed: u64,
-    /// Packets that the near end had sent when no packet last waited in its worker.
+    /// Packets that the near end had sent when its worker was last clear.
     sent: u64,
     /// The value of `sent` before that.
     sent_before: u64,
@@ -38,6 +41,8 @@ pub(crate) struct Hand {
     given: u64,
     /// Packets of `sent` that are known to have left.
     left: u64,
+    /// Packets that the far worker had received when it was clear; they have left when the readers of
+    /// the rings out of it have received enough. `None` if no mark is pending.
     mark: Option<u64>,
     /// True if a packet's number in `handed` may be less than its number in the ring: other stages
     /// send to the output, too, or a wrapper of the near end may lose and double packets.
@@ -64,8 +69,8 @@ pub(crate) enum Reader {
 }
 
 impl Reader {
-    /// Returns how many packets of the ring have certainly passed the reader's end; the greatest number if its
-    /// worker has ended, because the others are never received.
+    /// Returns how many packets of the ring have certainly passed the reader's end; `u64::MAX` if its worker was
+    /// dropped, because the others are never received.
     fn received(&self) -> u64 {
         match self {
             Reader::Plain(counters, page, end) => {
@@ -95,7 +100,7 @@ impl Hand {
         self.handed
     }
 
-    /// Corrects `handed` to the packets actually sent; called when no packet waits in this worker.
+    /// Corrects `handed` to the packets actually sent; called when this worker is clear.
     ///
     /// The packets given tell whether other stages send to the output, too: those sent do not, because a drop may
     /// hide a packet of another stage. Every packet handed over is also given, because the worker runs the stages of
@@ -131,7 +136,7 @@ impl Hand {
     }
 
     /// Returns true if the packet with that number, and all packets before it, have left. Call it
-    /// only if this worker had no waiting packet at some time after the packet was handed over;
+    /// only if this worker was clear at some time after the packet was handed over;
     /// `is_new` is true unless [`Hand::sent`] was called twice since then.
     pub fn has_left(&self, number: u64, is_new: bool) -> bool {
         let number = match (self.shared, is_new) {

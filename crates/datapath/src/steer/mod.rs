@@ -181,10 +181,11 @@ pub(crate) struct Steer {
     hands: Vec<Hand>,
     steering: Steering,
     buckets: Box<[Bucket; BUCKETS]>,
-    /// The worker's own page; the next fields are the count of turns that was last read from it,
-    /// and the one before.
+    /// The page of this worker.
     own: Arc<Clear>,
+    /// The number of turns after which this worker was clear (clear.rs), as last read from its page.
     clears: u64,
+    /// The number that was read before `clears`.
     clears_before: u64,
     version: u32,
     waiting: u64,
@@ -284,8 +285,8 @@ impl Stage for Steer {
             let to = usize::from(bucket.to);
             if let (Some(hand), Some(port)) = (self.hands.get_mut(to), self.ports.get(to)) {
                 bucket.last = hand.handed();
-                // The packet waits in this worker until a turn leaves no packet waiting, which
-                // increments `self.clears`.
+                // The packet waits in this worker until the worker is clear, which increments
+                // `self.clears`.
                 bucket.clears = self.clears;
                 batch.set_verdict(i, port.verdict());
             }
