@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_sys::netif::{Interface, NapiHold};
+use linerate_sys::netif::{DeviceOffload, Interface, NapiHold};
 use linerate_sys::thread::{allowed_cpus, run_delay_ns, run_on};
 use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
@@ -440,9 +440,13 @@ fn hold_that_was_set_before_a_run_was_killed_is_undone_by_doctor() {
     assert!(!told.stdout.contains("v0: NAPI"), "{told:?}");
 }
 
-/// Returns the checksum offload of `v1` in `netns`.
+/// Returns true if the checksum offload of `v1` in `netns` or its VLAN offload is on.
 fn offload_of_v1(netns: &Netns) -> bool {
-    netns.run(|| Interface::open("v1").unwrap().checksum_offload().unwrap())
+    netns.run(|| {
+        let v1 = Interface::open("v1").unwrap();
+        let is_on = |which| v1.offload(which).unwrap();
+        is_on(DeviceOffload::Checksums) || is_on(DeviceOffload::VlanInsertion)
+    })
 }
 
 #[test]
@@ -478,7 +482,12 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     let told = undo();
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("v1: its checksum offload is on again"), "{told:?}");
-    assert!(offload_of_v1(&netns));
+    let vlan = "v1: its VLAN offload of sent packets (txvlan) is on again";
+    assert!(told.stdout.contains(vlan), "{told:?}");
+    assert!(netns.run(|| {
+        let v1 = Interface::open("v1").unwrap();
+        v1.offload(DeviceOffload::VlanInsertion).unwrap()
+    }));
     let again = undo();
     assert!(!again.stdout.contains("is on again"), "{again:?}");
     assert!(!doctor("packet:v0").stdout.contains(left));

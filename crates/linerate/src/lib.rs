@@ -38,12 +38,12 @@ pub use linerate_port::conformance;
 pub use linerate_port::r#gen::{Pacer, mean_frame_bytes};
 pub use linerate_port::moderation::{DeviceHold, HoldControl};
 pub use linerate_port::{
-    Bell, Capabilities, Caps, Change, Code, Copies, Counters, Direction, Driver, DriverCounts,
-    DriverFlags, DriverHelp, Error, Goal, Health, HealthKind, Kind, Moderated, Moderation, Needs,
-    Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue,
-    QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result, Spec, TxOffload,
-    Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap,
-    xdp,
+    Bell, Capabilities, Caps, Change, Code, Copies, Counters, DeviceOffload, Direction, Driver,
+    DriverCounts, DriverFlags, DriverHelp, Error, Goal, Health, HealthKind, Kind, Moderated,
+    Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan, Port,
+    Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result, Spec,
+    TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait,
+    wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, Drain, DropReason, Dwell, FreeMatrix, Holders, Huge, Init,

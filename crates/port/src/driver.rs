@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linerate_skb::{Pool, Result, Trust};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::NapiHold;
+use linerate_sys::netif::{DeviceOffload, Interface, NapiHold};
 
 use crate::doctor::{Findings, Trial};
 use crate::moderation::Moderation;
@@ -202,8 +202,13 @@ pub fn open_plan(
 /// A setting of an interface that a port changes while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The checksum offload of the named interface is turned off; it was on.
-    ChecksumOffload(String),
+    /// An offload of an interface is turned off; it was on.
+    Offload {
+        /// Name of the interface.
+        interface: String,
+        /// The offload.
+        which: DeviceOffload,
+    },
     /// NAPI of the interface leaves the device alone for a time after each poll that found packets.
     Hold {
         /// Name of the interface.
@@ -222,11 +227,18 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Returns the change that turns an offload of `interface` off.
+    pub(crate) fn of_offload(interface: &Interface, which: DeviceOffload) -> Change {
+        Change::Offload { interface: interface.name().to_string(), which }
+    }
+}
+
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Change::ChecksumOffload(name) => {
-                write!(f, "the checksum offload of {name} is turned off")
+            Change::Offload { interface, which } => {
+                write!(f, "the {which} of {interface} is turned off")
             }
             Change::Hold { interface, time } => {
                 let hold = NapiHold::of_time(*time);

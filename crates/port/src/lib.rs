@@ -67,4 +67,5 @@ pub use waker::Waker;
 
 pub use linerate_skb::{Code, Error, Kind, Result};
 pub use linerate_sys::capability::Capabilities;
+pub use linerate_sys::netif::DeviceOffload;
 pub use linerate_sys::{clock, thread, wait};

@@ -23,7 +23,7 @@ pub trait QueueOps: AsFd + Send {
     /// Shape:  device -> out[len..len+n], n <= budget, in the device's order; caller owns them.
     /// Units:  packets, and their bytes as [`Skb::len`](linerate_skb::Skb::len) counts them.
     /// Errors: none; what cannot be received is counted in `mem`'s ledger, with its reason.
-    /// Cost:   no allocation; at most one syscall a batch.
+    /// Cost:   no allocation; syscalls for as many packets as the device gives at a time, none in a ring that is mapped.
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
 
     /// Sends packets from the front of `batch`; packets that do not fit stay, in order.
@@ -32,7 +32,7 @@ pub trait QueueOps: AsFd + Send {
     ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch too.
     /// Units:  packets; one that the driver multiplies counts as its copies: the batch's length says
     ///         what left.
-    /// Cost:   one doorbell a call, however many packets.
+    /// Cost:   one doorbell for as many packets as the device takes at a time: for one with a ring, all that have room.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
 
     /// Makes the descriptor readable when the wanted event occurs; returns false if it has occurred

@@ -399,6 +399,11 @@ impl Options {
         self.pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
     }
 
+    /// Returns true if the text has the key.
+    pub fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
     /// Adds a key unless the text has it already.
     pub fn set_default(&mut self, key: &str, value: Option<&str>) {
         if !self.pairs.iter().any(|(k, _)| k == key) {

@@ -246,6 +246,17 @@ impl PacketSocket {
         Ok(socket)
     }
 
+    /// Opens a socket that receives nothing: until it is dropped, `interface` also receives frames for other
+    /// stations.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_NET_RAW, `E-NODEV` if the interface is gone.
+    pub fn promiscuous(interface: &Interface) -> Result<PacketSocket> {
+        let socket = Self::unbound(interface, &Options::default())?;
+        socket.join_promiscuous(interface)?;
+        Ok(socket)
+    }
+
     /// Sets the filter of received packets.
     ///
     /// # Errors

@@ -22,7 +22,8 @@ sender=$nic
 nic_of 0
 for card in "$sender" "$nic"; do
     sysctl -qw "net.ipv6.conf.$card.disable_ipv6=1"
-    ip link set "$card" promisc on up
+    # The packets are for no station: each port makes its card promiscuous.
+    ip link set "$card" up
 done
 sleep 3
 for path in malloc copies in-place xdp; do

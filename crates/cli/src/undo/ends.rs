@@ -8,7 +8,6 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 
 use super::STEP;
-use super::left::Left;
 use super::line::Line;
 use crate::run::planned;
 
@@ -54,10 +53,9 @@ fn is_free(line: &Line) -> Option<bool> {
     let info = |index| LinkInfo::of(&Interface::by_index(index).ok()?).ok();
     let own = info(line.index)?;
     let user = match (&line.left, other_end(&own)) {
-        // The port is on the other end: what it receives lacks the checksums that the kernel leaves
-        // to the offload.
-        (Left::Checksums, Some(other)) => info(other)?,
-        (Left::Checksums, None) if own.kind == "veth" => return None,
+        // The port is on the other end: what it receives lacks what the kernel leaves to the offload.
+        (left, Some(other)) if left.is_for_other_end() => info(other)?,
+        (left, None) if left.is_for_other_end() && own.kind == "veth" => return None,
         _ => own,
     };
     Some(user.xdp_programs.is_empty())

@@ -5,18 +5,22 @@ use std::time::Duration;
 
 use linerate::{Change, Code, Registry};
 use linerate_ctl::affinity::{InterruptGuard, Was};
-use linerate_sys::netif::{Interface, NapiHold, Rss};
+use linerate_sys::netif::{DeviceOffload, Interface, NapiHold, Rss};
 
 use super::record::record_locked;
 use crate::screen::Screen;
 
+/// Words of the offloads.
+const CHECKSUMS: &str = "checksum-offload";
+const VLAN_INSERTION: &str = "txvlan-offload";
+const VLAN_REMOVAL: &str = "rxvlan-offload";
 /// Mark of a table that was the device's default.
 const DEFAULT: &str = "/default";
 
 /// The kind of a change, as it is written at the end of a record's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Left {
-    Checksums,
+    Offload(DeviceOffload),
     Interrupts(Was),
     /// The hold is one of `sets`: the last one, or the one before it if the run was killed
     /// meanwhile.
@@ -46,7 +50,9 @@ pub(super) enum Undone {
 impl Left {
     pub(super) fn of(word: &str) -> Option<Left> {
         match word {
-            "checksum-offload" => Some(Left::Checksums),
+            CHECKSUMS => Some(Left::Offload(DeviceOffload::Checksums)),
+            VLAN_INSERTION => Some(Left::Offload(DeviceOffload::VlanInsertion)),
+            VLAN_REMOVAL => Some(Left::Offload(DeviceOffload::VlanRemoval)),
             word => match word.split_once('=') {
                 Some(("hold", holds)) => Left::of_holds(holds),
                 Some(("rss", divisions)) => Left::of_divisions(divisions),
@@ -92,7 +98,7 @@ impl Left {
     /// `None` if opening the port will fail, because its present state cannot be read.
     pub(super) fn by(change: Change) -> Option<(String, Left)> {
         match change {
-            Change::ChecksumOffload(name) => Some((name, Left::Checksums)),
+            Change::Offload { interface, which } => Some((interface, Left::Offload(which))),
             Change::Hold { interface, time } => {
                 let before = Interface::open(&interface).and_then(|found| NapiHold::now(&found));
                 let left = Left::Hold { sets: vec![napi_hold(time)], before: before.ok()? };
@@ -107,11 +113,16 @@ impl Left {
         }
     }
 
+    /// Returns true if a port on the other end of a veth makes the change.
+    pub(super) fn is_for_other_end(&self) -> bool {
+        matches!(self, Left::Offload(DeviceOffload::Checksums | DeviceOffload::VlanInsertion))
+    }
+
     /// Describes the changed state of the interface, and its restored state.
     pub(super) fn descriptions(&self) -> (String, String) {
         match self {
-            Left::Checksums => {
-                ("its checksum offload is off".into(), "its checksum offload is on again".into())
+            Left::Offload(which) => {
+                (format!("its {which} is off"), format!("its {which} is on again"))
             }
             Left::Interrupts(Was::Irq(irq, cpus)) => {
                 (format!("irq {irq} is moved"), format!("irq {irq} is on CPU {cpus} again"))
@@ -149,7 +160,7 @@ impl Left {
         is_killed: bool,
     ) -> linerate::Result<Option<bool>> {
         Ok(match self {
-            Left::Checksums => Some(!interface.checksum_offload()?),
+            Left::Offload(which) => Some(!interface.offload(*which)?),
             Left::Hold { sets, before } => {
                 let now = NapiHold::now(interface)?;
                 Some(now != *before && is_of_run(now, sets, *before))
@@ -169,10 +180,10 @@ impl Left {
     ) -> linerate::Result<Undone> {
         let name = interface.name();
         match self {
-            Left::Checksums if interface.checksum_offload() == Ok(true) => Ok(Undone::Restored),
-            Left::Checksums => {
-                screen.change(&format!("restoring the checksum offload of {name}\n"));
-                interface.set_checksum_offload(true).map(|()| Undone::Restored)
+            Left::Offload(which) if interface.offload(*which) == Ok(true) => Ok(Undone::Restored),
+            Left::Offload(which) => {
+                screen.change(&format!("restoring the {which} of {name}\n"));
+                interface.set_offload(*which, true).map(|()| Undone::Restored)
             }
             Left::Hold { sets, before } => match NapiHold::now(interface)? {
                 now if now == *before => Ok(Undone::Restored),
@@ -204,7 +215,9 @@ impl Left {
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Left::Checksums => f.write_str("checksum-offload"),
+            Left::Offload(DeviceOffload::Checksums) => f.write_str(CHECKSUMS),
+            Left::Offload(DeviceOffload::VlanInsertion) => f.write_str(VLAN_INSERTION),
+            Left::Offload(DeviceOffload::VlanRemoval) => f.write_str(VLAN_REMOVAL),
             Left::Interrupts(was) => was.fmt(f),
             Left::Hold { sets, before } => {
                 let hold = |hold: &NapiHold| format!("{}/{}", hold.time_ns, hold.polls);

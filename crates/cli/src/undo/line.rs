@@ -261,9 +261,7 @@ impl Line {
                 "another run, which may still run, has changed it since, and needs it as it is",
                 "repeat it when that run has ended".into(),
             )),
-            Run::Ended => self
-                .needed()
-                .map(|fix| ("an XDP program on its other end may need it as it is", fix)),
+            Run::Ended => self.needed().map(|fix| ("an XDP program may need it as it is", fix)),
         };
         match refused {
             Some((why, fix)) => self.not_restored(&self.left.descriptions().0, why, &fix),
@@ -275,16 +273,18 @@ impl Line {
         }
     }
 
-    /// Returns the remedy if the checksum offload is off, and an XDP program on the other end, which
-    /// may be that of another port, may need it off.
+    /// Returns the remedy if an offload is off, and an XDP program, which may be that of another port, may need it off.
     fn needed(&self) -> Option<String> {
-        if self.left != Left::Checksums || !self.may_be_left(true) || is_free_soon(self, detached())
-        {
+        let is_left = matches!(self.left, Left::Offload(_)) && self.may_be_left(true);
+        if !is_left || is_free_soon(self, detached()) {
             return None;
         }
-        let other = other_end(&LinkInfo::of(&self.there().ok()??).ok()?)?;
-        let other = Interface::by_index(other).ok()?.name();
-        Some(format!("repeat it when that program has ended; see: ip -d link show {other}"))
+        let own = self.there().ok()??;
+        let user = match self.left.is_for_other_end() {
+            true => Interface::by_index(other_end(&LinkInfo::of(&own).ok()?)?).ok()?,
+            false => own,
+        };
+        Some(format!("repeat it when that program has ended; see: ip -d link show {}", user.name()))
     }
 
     /// Returns the finding that the change stays; `state` describes the present setting.

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use linerate_ctl::affinity::Was;
-use linerate_sys::netif::{NapiHold, Rss};
+use linerate_sys::netif::{DeviceOffload, NapiHold, Rss};
 use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
@@ -71,7 +71,7 @@ fn ended(interface: &str, start: u64) -> Line {
         netns: netns().unwrap(),
         index: 1 << 30,
         interface: interface.into(),
-        left: Left::Checksums,
+        left: Left::Offload(DeviceOffload::Checksums),
     }
 }
 
@@ -323,7 +323,7 @@ fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
         netns: 9,
         index: 3,
         interface: "v1".into(),
-        left: Left::Checksums,
+        left: Left::Offload(DeviceOffload::Checksums),
     };
     let text = "linerate-undo/2 7 8 6 9 3 v1 checksum-offload";
     assert_eq!((line.to_string().as_str(), Line::of(text).as_ref()), (text, Some(&line)));

@@ -17,8 +17,8 @@ use crate::port::Port;
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that select packets.
-const FILTERS: [&str; 10] =
-    ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
+const FILTERS: [&str; 11] =
+    ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write", "promisc"];
 /// Longest time that the kernel needs to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
 
@@ -34,7 +34,9 @@ pub(crate) fn open_xdp<T>(
     on: &InterfaceInfo,
     run: impl FnOnce(&mut Port) -> T,
 ) -> Result<(Obtained, T)> {
-    let done = Port::open(&with(text, &FILTERS, filter)).map(|mut port| {
+    // The trial makes no interface promiscuous, which others would notice.
+    let text = with(text, &FILTERS, filter) + ",promisc=off";
+    let done = Port::open(&text).map(|mut port| {
         let result = run(&mut port);
         (port.obtained().clone(), result)
     });

@@ -67,7 +67,7 @@ impl Driver for Packet {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "packet:IFACE",
-            text: "a network interface, shared with the kernel (AF_PACKET; needs root)",
+            text: "a network interface, shared with the kernel (AF_PACKET)",
         }
     }
 

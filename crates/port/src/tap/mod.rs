@@ -57,10 +57,7 @@ impl Driver for Tap {
     }
 
     fn help(&self) -> DriverHelp {
-        DriverHelp {
-            usage: "tap:NAME",
-            text: "a TAP device, created if it does not exist (needs root)",
-        }
+        DriverHelp { usage: "tap:NAME", text: "a TAP device, created if it does not exist" }
     }
 
     fn flags(&self) -> DriverFlags {

@@ -372,7 +372,10 @@ fn a_kernels_socket_takes_every_datagram_whatever_was_done_to_it() {
         wait_running("v0");
         wait_running("v1");
         // Turn the offload off; otherwise the receiver does not check the checksum.
-        Interface::open("v0").unwrap().set_checksum_offload(false).unwrap();
+        Interface::open("v0")
+            .unwrap()
+            .set_offload(linerate_sys::netif::DeviceOffload::Checksums, false)
+            .unwrap();
         let socket = UdpSocket::bind("10.0.0.2:2000").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         let cases = (1usize..1400, edits(), any::<bool>());

@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::XdpFeatures;
 use linerate_sys::xdp::{Binding, HEADROOM_BYTES, XdpSocket};
 use rustix::io::Errno;
 
 use super::config::Config;
 use super::rings::{Lens, Rings};
 use super::setup::Attached;
+use super::tx::FRAMES_MAX;
 use crate::host::{both_names, retry_for};
 use crate::moderation::HoldControl;
 
@@ -49,6 +52,8 @@ pub(super) struct QueueBinding {
     pub pool: Pool,
     /// Frames that the longest packet needs.
     packet_frames: usize,
+    /// Most frames of a packet that the device reads itself.
+    zero_copy_frames_max: usize,
     interface: u32,
     queue: u32,
     lens: Lens,
@@ -93,16 +98,18 @@ impl QueueBinding {
         config: &Config,
         pool: &Pool,
         attached: &Arc<Attached>,
-        interface: u32,
+        interface: &Interface,
         queue: u32,
         packet_frames: usize,
     ) -> Result<QueueBinding> {
+        let features = XdpFeatures::of(interface).ok().flatten().unwrap_or_default();
         Ok(QueueBinding {
             name: config.interface.clone(),
             text: config.text(),
             pool: pool.clone(),
             packet_frames,
-            interface,
+            zero_copy_frames_max: features.zero_copy_frames_max.map_or(1, |most| most as usize),
+            interface: interface.index(),
             queue,
             lens: config.lens(),
             busy_poll: config.busy_poll,
@@ -200,12 +207,19 @@ impl QueueBinding {
     /// zero-copy.
     fn enter(
         &self,
-        rings: Rings,
+        mut rings: Rings,
         asked: bool,
         why: Option<String>,
     ) -> std::result::Result<Bound, Refused> {
         // If the kernel does not say, the device may write the frames of a socket that asked.
         let zero_copy = rings.socket.is_zero_copy().unwrap_or(asked);
+        // The kernel drops the first frames of a longer packet without completing them, and sends the rest
+        // as a packet: net/xdp/xsk_queue.h, `xskq_cons_read_desc_batch`.
+        rings.tx_frames_max = match (rings.several, zero_copy) {
+            (false, _) => 1,
+            (true, true) => self.zero_copy_frames_max.clamp(1, FRAMES_MAX),
+            (true, false) => FRAMES_MAX,
+        };
         if let Some(map) = &self.attached.map {
             map.insert(self.queue, rings.socket.as_fd())?;
         }

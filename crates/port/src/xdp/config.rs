@@ -59,6 +59,8 @@ pub(super) struct Config {
     pub is_permitted: bool,
     /// Filter of the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,
+    /// True or false if the text says whether packets to other stations are received.
+    pub promisc: Option<bool>,
     pub mode: Wanted,
     /// Numbers of the queues; empty for all.
     pub queues: Vec<u32>,
@@ -94,6 +96,7 @@ impl Config {
             is_said,
             is_permitted,
             unused,
+            promisc: spec.options.has("promisc").then(|| spec.flag("promisc")).transpose()?,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
             spread: spec.value("rss", spread::spread)?,
@@ -132,6 +135,13 @@ impl Config {
         let Some(filter) = filter else { return Ok(()) };
         let why = format!("{filter}: the XDP program of the map selects the packets");
         Err(spec.error(why).fix(format!("leave {filter} out, or the map")))
+    }
+
+    /// Returns true if the port is to receive packets to other stations, too. By default a port for which its own
+    /// program selects packets does, unless these are packets of the host.
+    pub fn is_promiscuous(&self) -> bool {
+        let is_own = self.map.is_none() && !self.filter.is_of_a_host();
+        self.filter != Filter::Nothing && self.promisc.unwrap_or(is_own)
     }
 
     /// Returns the capabilities that opening the port requires.
@@ -181,8 +191,8 @@ impl Config {
         Lens { fill: 2 * self.rx_len, rx: self.rx_len, tx: self.tx_len, completion: self.tx_len }
     }
 
-    /// Returns the number of frames that the rings of one queue can hold: posted frames in the fill
-    /// or the receive ring, sent frames in the transmit or the completion ring.
+    /// Returns the number of frames that the rings of one queue can hold: posted frames in the fill ring,
+    /// the receive ring or the device's own, sent frames in the transmit or the completion ring.
     pub fn ring_frames(&self) -> usize {
         let lens = self.lens();
         (lens.fill + lens.rx + lens.tx) as usize
@@ -256,6 +266,27 @@ mod tests {
         ] {
             let config = Config::of(&crate::parse(&format!("xdp:v0{words}")).unwrap()).unwrap();
             assert_eq!((config.rx_len, config.tx_len), lens, "{words}");
+        }
+    }
+
+    #[test]
+    fn port_receives_packets_to_other_stations_unless_it_takes_those_of_the_host() {
+        for (words, is_promiscuous) in [
+            ("", true),
+            (",all", true),
+            (",dst=10.0.0.9", true),
+            (",not=tcp:22", true),
+            (",udp=7777", false),
+            (",icmp", false),
+            (",write", false),
+            (",write,promisc", false),
+            (",map=/sys/fs/bpf/socks", false),
+            (",map=/sys/fs/bpf/socks,promisc", true),
+            (",udp=7777,promisc=on", true),
+            (",promisc=off", false),
+        ] {
+            let config = Config::of(&crate::parse(&format!("xdp:v0{words}")).unwrap()).unwrap();
+            assert_eq!(config.is_promiscuous(), is_promiscuous, "{words}");
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use linerate_skb::{Code, Error, Result};
+use linerate_sys::netif::DeviceOffload;
 use linerate_sys::rtnl::{HostUse, Neighbours};
 
 use super::config::{Config, Map};
@@ -139,7 +140,7 @@ fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
 fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     interface::lro(of, "most drivers accept no XDP program while LRO is on", found);
     if let Some(other) = interface::other_end(&of.info)
-        && matches!(other.checksum_offload(), Ok(true))
+        && matches!(other.offload(DeviceOffload::Checksums), Ok(true))
     {
         let other = other.name();
         found.ok(format!(

@@ -47,7 +47,8 @@ pub(super) fn join(
     match mode {
         _ if is_only_written => {}
         None => refused.push(format!(
-            "packets: no XDP program is attached to {name}; the port receives none until a program that uses this map is attached"
+            "packets: no XDP program is attached to {name}; the port receives none until a program that uses this map is attached, \
+             and copies: for zero-copy open the port after that"
         )),
         Some(Mode::Generic) => refused.push(format!("native: the program on {name} is attached as generic")),
         Some(Mode::Native) => {}
@@ -63,7 +64,10 @@ pub(super) fn join(
     let map = (!is_only_written).then_some(map);
     let set = |by| spread::set(by, name, queues);
     let _spread = spread::wanted_by(config).map(set).transpose()?;
-    Ok((Attached { map, _own: None, _spread, hold: None, _off: None }, mode))
+    Ok((
+        Attached { map, _own: None, _spread, hold: None, _off: Vec::new(), _promiscuous: None },
+        mode,
+    ))
 }
 
 /// Opens the map, unless it is given as a descriptor, and checks that it has room for `queues`.

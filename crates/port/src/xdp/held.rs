@@ -25,7 +25,7 @@ pub(super) struct Held {
     /// Packets in the transmit ring.
     pub sending: usize,
     /// Frames that the device returned although the queue had not given them to it for that use.
-    pub lies: u64,
+    pub bad_descs: u64,
 }
 
 /// Result of checking a frame that the device reports as filled.
@@ -37,7 +37,7 @@ pub(super) enum Filled {
     /// first byte.
     Outside(u64),
     /// A frame that had not been posted.
-    Lie,
+    Bad,
 }
 
 impl Held {
@@ -45,7 +45,7 @@ impl Held {
     pub fn new(bytes: usize, frame_bytes: usize) -> Held {
         let shift = frame_bytes.trailing_zeros();
         let places = vec![FREE; bytes >> shift].into();
-        Held { places, shift, posted: 0, sending: 0, lies: 0 }
+        Held { places, shift, posted: 0, sending: 0, bad_descs: 0 }
     }
 
     /// Notes that the frame at `offset` is in the fill ring now.
@@ -67,13 +67,13 @@ impl Held {
                 if within + u64::from(len) <= bytes {
                     Filled::Packet
                 } else {
-                    self.lies += 1;
+                    self.bad_descs += 1;
                     Filled::Outside(offset >> shift << shift)
                 }
             }
             _ => {
-                self.lies += 1;
-                Filled::Lie
+                self.bad_descs += 1;
+                Filled::Bad
             }
         }
     }
@@ -113,7 +113,7 @@ impl Held {
                 unsafe { done.adopt(&[handle]) };
             }
             Some(place) if *place == PART => *place = FREE,
-            _ => self.lies += 1,
+            _ => self.bad_descs += 1,
         }
     }
 
@@ -151,15 +151,15 @@ mod tests {
         let mut held = Held::new(8 << 11, 2048);
         held.post(2048);
         assert_eq!((held.posted, held.is_free(2048 + 256)), (1, false));
-        assert_eq!(held.filled(4096, 60), Filled::Lie);
+        assert_eq!(held.filled(4096, 60), Filled::Bad);
         assert_eq!(held.filled(2048 + 256, 60), Filled::Packet);
-        assert_eq!(held.filled(2048 + 256, 60), Filled::Lie);
+        assert_eq!(held.filled(2048 + 256, 60), Filled::Bad);
         held.post(2048);
         assert_eq!(held.filled(2048 + 256, 1792), Filled::Packet);
         held.post(2048);
         assert_eq!(held.filled(2048 + 256, 1793), Filled::Outside(2048));
-        assert_eq!(held.filled(u64::MAX, 60), Filled::Lie);
-        assert_eq!((held.posted, held.lies), (0, 4));
+        assert_eq!(held.filled(u64::MAX, 60), Filled::Bad);
+        assert_eq!((held.posted, held.bad_descs), (0, 4));
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         assert!(done.is_empty() && held.is_free(300) && !held.is_free(2048));
         held.sent(300, &mut done);
         held.sent(6144, &mut done);
-        assert_eq!((done.len(), held.lies), (0, 2));
+        assert_eq!((done.len(), held.bad_descs), (0, 2));
         held.sent(2048 + 256, &mut done);
         assert_eq!((done.len(), held.sending), (1, 1));
         held.post(0);

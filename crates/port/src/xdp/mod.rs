@@ -35,6 +35,7 @@ mod spread;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod vlan;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ use examine::FRAGS;
 
 /// The driver of
 /// `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with `all`, `arp`, `icmp`,
+/// `[,promisc=on|off][,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with `all`, `arp`, `icmp`,
 /// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `all` beside a filter
 /// permits one that takes what the host needs. With `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
 /// sockets, pinned to a BPF file system.
@@ -76,7 +77,7 @@ impl Xdp {
         Xdp { maps: Vec::new() }
     }
 
-    /// Returns the driver with the map of sockets of the XDP program on `interface`: ports of that
+    /// Returns the driver with the map of sockets of the XDP program on `interface`, in place of an earlier one: ports of that
     /// interface leave the program unchanged, and enter their sockets into the map. Such ports
     /// require CAP_NET_RAW only.
     ///
@@ -94,7 +95,9 @@ impl Xdp {
     /// # Errors
     /// `E-PORT-SYNTAX` if the descriptor is not that of a map of sockets.
     pub fn with_map(mut self, interface: &str, map: OwnedFd) -> Result<Xdp> {
-        self.maps.push((interface.to_owned(), Arc::new(SocketMap::of(map)?)));
+        let map = Arc::new(SocketMap::of(map)?);
+        self.maps.retain(|(known, _)| known != interface);
+        self.maps.push((interface.to_owned(), map));
         Ok(self)
     }
 }
@@ -107,8 +110,8 @@ impl Driver for Xdp {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "xdp:IFACE,udp=7777",
-            text: "the packets of a network interface that match a filter (AF_XDP;\n\
-                   needs root); xdp:IFACE,all takes all packets, ssh included;\n\
+            text: "the packets of a network interface that match a filter (AF_XDP);\n\
+                   xdp:IFACE,all takes all packets, ssh included;\n\
                    xdp:IFACE,map=FILE receives from another owner's XDP program",
         }
     }
@@ -150,7 +153,7 @@ impl Plan for Config {
 
     fn changes(&self) -> Vec<Change> {
         let others = hold::change(self).into_iter().chain(spread::change(self));
-        partial::changes(self).into_iter().chain(others).collect()
+        partial::changes(self).into_iter().chain(vlan::change(self)).chain(others).collect()
     }
 
     fn moderation(&self) -> Option<Moderation> {

@@ -6,7 +6,7 @@
 //! checksum's place (host/partial.rs).
 
 use linerate_skb::Result;
-use linerate_sys::netif::{HARDWARE_LOOPBACK, Interface};
+use linerate_sys::netif::{DeviceOffload, HARDWARE_LOOPBACK, Interface};
 use linerate_sys::rtnl::LinkInfo;
 
 use super::config::Config;
@@ -57,16 +57,16 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         (None, None) => (" on the other end".to_owned(), "IFACE".to_owned()),
     };
     let why = match other {
-        Some(other) if matches!(other.checksum_offload(), Ok(false)) => {
+        Some(other) if matches!(other.offload(DeviceOffload::Checksums), Ok(false)) => {
             return Ok(whole(None, None));
         }
         // Another port on the interface may live longer than this one, and need the offload off.
         Some(other) if config.map.is_some() => {
             format!("the checksum offload of {} is on", other.name())
         }
-        Some(other) => match OffloadOff::of(other) {
+        Some(other) => match OffloadOff::of(other, DeviceOffload::Checksums) {
             Ok(off) => {
-                let name = off.0.name();
+                let name = off.interface.name();
                 let said =
                     format!("checksums: the offload of {name} is off while the port is open");
                 return Ok(whole(Some(said), Some(off)));
@@ -92,8 +92,10 @@ pub(super) fn changes(config: &Config) -> Vec<Change> {
         return Vec::new();
     }
     match Interface::open(&config.interface).map(|interface| other_end(&interface)) {
-        Ok(OtherEnd::Here(other)) if matches!(other.checksum_offload(), Ok(true)) => {
-            vec![Change::ChecksumOffload(other.name().to_string())]
+        Ok(OtherEnd::Here(other))
+            if matches!(other.offload(DeviceOffload::Checksums), Ok(true)) =>
+        {
+            vec![Change::of_offload(&other, DeviceOffload::Checksums)]
         }
         _ => Vec::new(),
     }
@@ -109,7 +111,7 @@ pub(super) struct Prepared {
 }
 
 /// The other end of an interface.
-enum OtherEnd {
+pub(super) enum OtherEnd {
     /// None that leaves checksums unfinished.
     None,
     Here(Interface),
@@ -117,7 +119,7 @@ enum OtherEnd {
     Elsewhere(&'static str),
 }
 
-fn other_end(interface: &Interface) -> OtherEnd {
+pub(super) fn other_end(interface: &Interface) -> OtherEnd {
     // If the kernel reports no other end, none is known.
     let info = LinkInfo::of(interface).unwrap_or_default();
     match (interface::other_end(&info), info.kind.as_str()) {
@@ -134,16 +136,22 @@ fn is_loopback(interface: &Interface) -> bool {
     interface.hardware().is_ok_and(|hardware| hardware.kind == HARDWARE_LOOPBACK)
 }
 
-/// A checksum offload that was on; it stays off until this is dropped.
+/// An offload that was on; it stays off until this is dropped.
 #[derive(Debug)]
-pub(super) struct OffloadOff(Interface);
+pub(super) struct OffloadOff {
+    interface: Interface,
+    which: DeviceOffload,
+}
 
 impl OffloadOff {
-    /// Turns the offload of `other` off; returns the reason if it cannot.
-    fn of(other: Interface) -> std::result::Result<OffloadOff, String> {
-        match other.set_checksum_offload(false) {
-            Ok(()) => Ok(OffloadOff(other)),
-            Err(e) => Err(format!("{}: {}", other.name(), e.why)),
+    /// Turns an offload of `interface` off; returns the reason if it cannot.
+    pub fn of(
+        interface: Interface,
+        which: DeviceOffload,
+    ) -> std::result::Result<OffloadOff, String> {
+        match interface.set_offload(which, false) {
+            Ok(()) => Ok(OffloadOff { interface, which }),
+            Err(e) => Err(format!("{}: {}", interface.name(), e.why)),
         }
     }
 }
@@ -152,7 +160,7 @@ impl Drop for OffloadOff {
     fn drop(&mut self) {
         // This fails if the interface was deleted, or moved to another network namespace, where its
         // offload stays off.
-        let _ = self.0.set_checksum_offload(true);
+        let _ = self.interface.set_offload(self.which, true);
     }
 }
 

@@ -284,7 +284,7 @@ impl Device {
         self.is_lost_read = self.is_read(&socket);
         self.is_unbound = false;
         let Socket { rings, held } = socket;
-        self.bad_descs += rings.corrupt() + held.lies;
+        self.bad_descs += rings.corrupt() + held.bad_descs;
         self.binding.close(rings);
         self.rx.reset(DropReason::DEVICE_DOWN, &mut self.home);
         self.tx.reset();
@@ -350,16 +350,23 @@ impl Device {
         );
         self.tx_lost += dropped;
         self.tx.publish(&held);
-        if kept > 0 {
-            let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
-            let mut tally = self.binding.pool.tally(&name);
-            tally.set(kept);
-            // Leaked on purpose, as the packets.
-            Box::leak(Box::new(tally));
-        }
+        self.leave_in_flight(kept);
         // SAFETY: each was lent, to be posted, and is in the table once; the caller guarantees that no
         // device writes them.
         unsafe { self.home.reclaim(&frames) };
+    }
+}
+
+impl Device {
+    /// Keeps packets in the ledger as those of a closed queue, for good.
+    fn leave_in_flight(&self, packets: usize) {
+        if packets > 0 {
+            let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
+            let mut tally = self.binding.pool.tally(&name);
+            tally.set(packets);
+            // Leaked on purpose, as the packets.
+            Box::leak(Box::new(tally));
+        }
     }
 }
 
@@ -429,6 +436,9 @@ impl HostDevice for Device {
             // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
             // queue, so the device has given up the frames of this one.
             unsafe { self.reclaim_frames(DropReason::STOPPED) };
+        } else if let Some(held) = &self.lost {
+            self.leave_in_flight(held.sending);
+            self.tx.forget();
         }
     }
 
@@ -457,7 +467,7 @@ impl HostDevice for Device {
         // Without a socket, packets to send are dropped at once.
         let Some(socket) = &mut self.socket else { return want.room() };
         self.tx.publish(&socket.held);
-        let frames = want.frames() && socket.rings.rx.available() > 0;
+        let frames = want.frames() && self.rx.is_ready(socket);
         frames || (want.room() && self.tx.has_room(socket))
     }
 
@@ -493,7 +503,7 @@ impl HostDevice for Device {
 
     fn counters(&mut self) -> Counters {
         self.read_missed();
-        let bad = self.socket.as_ref().map_or(0, |s| s.rings.corrupt() + s.held.lies);
+        let bad = self.socket.as_ref().map_or(0, |s| s.rings.corrupt() + s.held.bad_descs);
         let driver = DriverCounts {
             copied_bytes: Some(self.tx.copied_bytes),
             missed_ring_full: self.missed.ring_full.saturating_sub(self.late.packets()),

@@ -25,6 +25,8 @@ pub(super) struct Rings {
     pub completion: Consumer<Half<u64>>,
     /// A packet may have several frames.
     pub several: bool,
+    /// Most frames of a packet that is sent.
+    pub tx_frames_max: usize,
 }
 
 /// A bound socket: its rings, and the frames of the pool in them.
@@ -72,6 +74,7 @@ impl Rings {
                 fill_map,
                 tx_map,
                 several: false,
+                tx_frames_max: 1,
                 socket: Arc::new(socket),
             })
         }

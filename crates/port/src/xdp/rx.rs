@@ -1,6 +1,8 @@
 //! Receiving: posts free frames in the fill ring and takes packets from the receive ring, without a
 //! copy.
 
+use std::sync::atomic::{Ordering, fence};
+
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Span};
 use linerate_sys::xdp::{CONTINUED, Desc};
 
@@ -51,7 +53,7 @@ impl Rx {
     ///
     /// Shape:  receive ring -> out[len..len+n], n <= budget, in the device's order; the frames of a
     ///         packet in several are a chain. Free frames -> fill ring.
-    /// Errors: none. A descriptor that names no frame of ours is counted in `Held::lies`.
+    /// Errors: none. A descriptor that names no frame of ours is counted in `Held::bad_descs`.
     /// Cost:   no syscall, but one where the kernel asks to be told of frames.
     pub fn receive(
         &mut self,
@@ -153,7 +155,8 @@ impl Rx {
         (self.spoilt, self.counted) = (true, true);
     }
 
-    /// Posts free frames until the fill ring is full or the pool empty.
+    /// Posts free frames until the fill ring is full, the pool is empty, or as many are posted as the fill and the
+    /// receive ring hold together.
     ///
     /// A driver that finds the fill ring empty asks to be told of frames, perhaps just after frames were
     /// posted and its request was read. So, if nothing arrived (`is_idle`), it is read for earlier frames, too.
@@ -164,9 +167,12 @@ impl Rx {
     pub fn refill(&mut self, socket: &mut Socket, mem: &mut Local, is_idle: bool) -> bool {
         let Socket { rings, held } = socket;
         self.starved = Retry::default();
+        // In zero-copy mode the driver moves frames on into the device's own ring, which may be long.
+        let most = (rings.fill.len_descs() + rings.rx.len_descs()) as usize;
         let mut posted = 0;
         loop {
             let room = (rings.fill.reserve(STRIDE as u32) as usize).min(STRIDE);
+            let room = room.min(most.saturating_sub(held.posted));
             let mut frames = [0; STRIDE];
             let n = if room == 0 { 0 } else { mem.lend(&mut frames[..room]) };
             frames[..n].iter().for_each(|frame| held.post(*frame));
@@ -181,13 +187,26 @@ impl Rx {
                 break;
             }
         }
-        let tells = posted > 0 || (is_idle && held.posted > 0);
-        let tells = tells && rings.fill_map.wants_wakeup();
-        if tells {
-            // The next send or wait finds the reason for its error.
-            let _ = rings.socket.wake_rx();
+        (posted > 0 || is_idle) && tell(socket)
+    }
+
+    /// Returns true if packets have arrived. If not, tells a driver of posted frames that has asked for it since they
+    /// were posted: nothing would arrive to end the queue's sleep.
+    ///
+    /// Cost: a full fence, and a syscall if the driver has asked.
+    pub fn is_ready(&self, socket: &mut Socket) -> bool {
+        if socket.rings.rx.available() > 0 {
+            return true;
         }
-        tells
+        self.announce(socket);
+        false
+    }
+
+    /// Tells a driver of posted frames if it asks for that; returns true if it does.
+    pub fn announce(&self, socket: &Socket) -> bool {
+        // Publish the frames before the driver's request is read: one that finds the ring empty sets it and looks again.
+        fence(Ordering::SeqCst);
+        tell(socket)
     }
 
     /// Takes what is left in the receive ring of a socket that is about to be closed; returns the
@@ -219,6 +238,16 @@ impl Rx {
     }
 }
 
+/// Tells the driver of posted frames, if it asks for that; returns true if it does.
+fn tell(socket: &Socket) -> bool {
+    let tells = socket.held.posted > 0 && socket.rings.fill_map.wants_wakeup();
+    if tells {
+        // The next send or wait finds the reason for its error.
+        let _ = socket.rings.socket.wake_rx();
+    }
+    tells
+}
+
 /// Counts a packet as received, and drops it for `reason`.
 fn refuse(skb: Skb, reason: DropReason, mem: &mut Local) {
     mem.count_received(1);
@@ -234,7 +263,7 @@ fn came_back(desc: &Desc, held: &mut Held, mem: &mut Local) -> Option<Span> {
             unsafe { mem.reclaim(&[frame]) };
             None
         }
-        Filled::Lie => None,
+        Filled::Bad => None,
     }
 }
 
@@ -256,13 +285,13 @@ mod tests {
         let bad = |i| Desc { len: 4096, ..desc(i, CONTINUED) };
         let descs = [desc(0, CONTINUED), bad(1), desc(2, CONTINUED), desc(3, 0), desc(4, 0)];
         rx.adopt(&descs, &mut held, &mut mem, &mut out);
-        assert_eq!((out.len(), held.lies), (1, 1));
+        assert_eq!((out.len(), held.bad_descs), (1, 1));
         let dropped = || pool.ledger().dropped(DropReason::BAD_DESC);
         assert_eq!(dropped(), 1);
         // The first one is bad.
         let descs = [bad(5), desc(6, CONTINUED), desc(7, 0), desc(8, 0)];
         rx.adopt(&descs, &mut held, &mut mem, &mut out);
-        assert_eq!((out.len(), held.lies, dropped()), (2, 2, 2));
+        assert_eq!((out.len(), held.bad_descs, dropped()), (2, 2, 2));
         drop(out);
         let ledger = pool.ledger();
         assert_eq!((ledger.received, ledger.dropped(DropReason::BAD_DESC)), (2, 2), "{ledger}");

@@ -6,6 +6,7 @@ use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, RssGuard};
+use linerate_sys::packet::PacketSocket;
 use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
@@ -23,6 +24,7 @@ use super::partial::{self, Checksums, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
+use super::vlan;
 use crate::host::filter::{Filter, Match};
 
 /// Frame sizes that the kernel accepts for aligned chunks.
@@ -39,8 +41,10 @@ const FRAME_BYTES: [usize; 2] = [2048, 4096];
 pub(super) struct Attached {
     /// Map in which the program finds the queues' sockets; `None` if it must not find them.
     pub map: Option<Arc<SocketMap>>,
-    /// The other end's offload. Nothing reads what it sends once this is dropped.
-    pub _off: Option<OffloadOff>,
+    /// Keeps the interface promiscuous, if the port receives packets to other stations.
+    pub _promiscuous: Option<PacketSocket>,
+    /// Offloads that spoil what the port receives. Nothing is received once these are dropped.
+    pub _off: Vec<OffloadOff>,
     /// The hold of NAPI; `None` if the port cannot change it.
     pub hold: Option<Arc<Held>>,
     /// The changed division among the queues, if one was requested.
@@ -116,8 +120,12 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         }
     };
     let Prepared { checksums, said, off } = partial::prepare(config, &interface)?;
+    let (tags_off, tags_said) = vlan::prepare(config, &interface);
     let hold = hold::open(config, &interface)?;
-    let attached = Arc::new(Attached { _off: off, hold, ..attached });
+    let _off = off.into_iter().chain(tags_off).collect();
+    let _promiscuous =
+        config.is_promiscuous().then(|| PacketSocket::promiscuous(&interface)).transpose()?;
+    let attached = Arc::new(Attached { _off, hold, _promiscuous, ..attached });
     let wanted = match (config.mode, mode) {
         (Wanted::ZeroCopy, _) => CopyMode::Never,
         (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
@@ -129,7 +137,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     // In the other modes zero-copy was not requested.
     let cut = cut.filter(|_| config.mode == Wanted::Auto);
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
-    refused.extend(said);
+    refused.extend(said.into_iter().chain(tags_said));
     refused.extend(without_effect(config));
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
@@ -141,6 +149,9 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     }
     if let Some(held) = hold::describe(&interface) {
         text += &format!(", {held}");
+    }
+    if config.is_promiscuous() {
+        text += ", promiscuous";
     }
     let mut obtained = Obtained::new(config.interface.clone(), text, longest).mac_of(&interface);
     obtained.queues = ops.len();
@@ -159,6 +170,8 @@ fn without_effect(config: &Config) -> Vec<String> {
     let mut options: Vec<String> = config.unused.iter().map(ToString::to_string).collect();
     options.extend(no_hold.then(|| "hold".to_owned()));
     options.extend(no_spread.then(|| "rss".to_owned()));
+    let is_refused = config.promisc == Some(true) && !config.is_promiscuous();
+    options.extend(is_refused.then(|| "promisc".to_owned()));
     options.iter().map(|option| format!("{option}: this port only sends")).collect()
 }
 
@@ -208,8 +221,8 @@ impl Opening<'_> {
         let Opening { config, pool, attached, interface, packet_frames, checksums } = self;
         let mut ops = Vec::with_capacity(queues.len());
         for queue in queues {
-            let index = interface.index();
-            let binding = QueueBinding::new(config, pool, attached, index, *queue, *packet_frames)?;
+            let binding =
+                QueueBinding::new(config, pool, attached, interface, *queue, *packet_frames)?;
             let link = Link::open(&config.interface)?;
             let (queue, obtained, why) = queue::open(binding, link, *mode, *checksums)?;
             refused.extend(why.map(|why| format!("zero-copy: {why}")));
@@ -343,7 +356,14 @@ fn attach(
             let _spread = spread::wanted_by(config).map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
             Ok((
-                Attached { map: Some(map), _own: Some(own), _spread, hold: None, _off: None },
+                Attached {
+                    map: Some(map),
+                    _own: Some(own),
+                    _spread,
+                    hold: None,
+                    _off: Vec::new(),
+                    _promiscuous: None,
+                },
                 mode,
             ))
         }

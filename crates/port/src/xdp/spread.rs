@@ -278,7 +278,8 @@ mod tests {
             let e = crate::Port::open("xdp:v0,all,rss=odd").unwrap_err();
             assert!(e.why.contains("one of even, symmetric"), "{e}");
             let port = crate::Port::open("xdp:v0,all").unwrap();
-            assert!(port.obtained().mode.ends_with("queues 0-1, by its sender's queue (no RSS)"));
+            let mode = &port.obtained().mode;
+            assert!(mode.contains("queues 0-1, by its sender's queue (no RSS)"), "{mode}");
         });
     }
 }

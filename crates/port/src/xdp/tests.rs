@@ -5,6 +5,7 @@ mod cut;
 mod lacking;
 mod lost;
 mod slow;
+mod tagged;
 mod taken;
 mod told;
 
@@ -262,7 +263,7 @@ fn the_program_goes_with_the_port() {
         assert!(
             port.obtained()
                 .to_string()
-                .starts_with("v0 AF_XDP native copy, diverts every packet, queue 0 (")
+                .starts_with("v0 AF_XDP native copy, diverts every packet, queue 0, promiscuous (")
         );
         drop(port);
         eventually(|| !ip("link show v0").contains("prog/xdp"));
@@ -271,6 +272,28 @@ fn the_program_goes_with_the_port() {
             drop(Port::open_with("xdp:v0", &pool).unwrap());
         }
         assert_settled(&pool);
+    });
+}
+
+#[test]
+fn interface_is_promiscuous_as_long_as_a_port_that_asks_for_it() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(16384);
+        let is_promiscuous = || !ip("-details link show v0").contains(" promiscuity 0 ");
+        for (options, expected) in
+            [("", true), (",promisc=off", false), (",udp=7777", false), (",udp=7777,promisc", true)]
+        {
+            let port = Port::open_with(&format!("xdp:v0{options}"), &pool).unwrap();
+            assert_eq!(is_promiscuous(), expected, "{options}: {}", ip("-details link show v0"));
+            assert_eq!(port.obtained().mode.contains("promiscuous"), expected, "{options}");
+            drop(port);
+            eventually(|| !is_promiscuous());
+        }
+        let port = Port::open_with("xdp:v0,write,promisc", &pool).unwrap();
+        let refused = &port.obtained().refused;
+        assert!(refused.contains(&"promisc: this port only sends".into()), "{refused:?}");
+        assert!(!is_promiscuous());
     });
 }
 

@@ -16,7 +16,7 @@ use crate::host::{Link, RETRY, Retry, copy_out};
 /// that takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net); others take one frame more.
 ///
 /// Source: net/xdp/xsk.c `xsk_build_skb`, `xsk_build_skb_zerocopy`, MAX_SKB_FRAGS.
-const FRAMES_MAX: usize = 17;
+pub(super) const FRAMES_MAX: usize = 17;
 /// Length of the shortest frame: its header.
 const ETHERNET_BYTES: usize = 14;
 /// Completions that one step handles.
@@ -201,7 +201,7 @@ impl Tx {
         if !skb.is_of(&self.pool) {
             return Cut::Copy;
         }
-        let (mut n, mut bytes) = (0, 0);
+        let (mut n, mut bytes, most) = (0, 0, socket.rings.tx_frames_max);
         for span in skb.spans() {
             bytes += span.len as usize;
             // A jumbo frame lies in several chunks, and a descriptor in one.
@@ -214,7 +214,6 @@ impl Tx {
                     return Cut::Copy;
                 }
                 let Some(place) = spans.get_mut(n) else {
-                    let most = if socket.rings.several { FRAMES_MAX } else { 1 };
                     return self.gathered(skb.len(), most);
                 };
                 *place = Span { offset: left.offset, len };
@@ -225,9 +224,8 @@ impl Tx {
         match n {
             // Some of its bytes are not in the pool's frames.
             _ if bytes != skb.len() => Cut::Copy,
-            1 => Cut::Frames(1),
-            _ if socket.rings.several => Cut::Frames(n),
-            _ => self.gathered(skb.len(), 1),
+            n if n <= most => Cut::Frames(n),
+            _ => self.gathered(skb.len(), most),
         }
     }
 
@@ -359,6 +357,11 @@ impl Tx {
     pub fn reset(&mut self) {
         (self.unannounced, self.waits_since) = (false, None);
         (self.retry, self.starved) = (Retry::default(), Retry::default());
+    }
+
+    /// Leaves the packets that the device has to another tally.
+    pub fn forget(&mut self) {
+        self.tally.set(0);
     }
 
     /// Updates the tally of packets that the device has.

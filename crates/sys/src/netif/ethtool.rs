@@ -18,43 +18,85 @@ pub struct Merging {
     pub by_device: bool,
 }
 
+/// Work that an interface takes over from the kernel, and that can be turned off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceOffload {
+    /// The checksums of outgoing packets. Without it the interface accepts no superframes either, and its kernel
+    /// sends complete packets.
+    Checksums,
+    /// The VLAN tags of outgoing packets (`txvlan`). Without it the kernel writes them into the packets.
+    VlanInsertion,
+    /// The VLAN tags of received packets (`rxvlan`). Without it they stay in the packets.
+    VlanRemoval,
+}
+
+impl std::fmt::Display for DeviceOffload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            DeviceOffload::Checksums => "checksum offload",
+            DeviceOffload::VlanInsertion => "VLAN offload of sent packets (txvlan)",
+            DeviceOffload::VlanRemoval => "VLAN offload of received packets (rxvlan)",
+        })
+    }
+}
+
+/// Source: `ETH_FLAG_TXVLAN`, `ETH_FLAG_RXVLAN` and `ETH_FLAG_LRO`, include/uapi/linux/ethtool.h.
+const FLAG_TXVLAN: u32 = 1 << 7;
+const FLAG_RXVLAN: u32 = 1 << 8;
+const FLAG_LRO: u32 = 1 << 15;
+
 impl Interface {
-    /// Turns the offload of outgoing checksums on or off. Without it the interface accepts no
-    /// superframes either, and its kernel sends complete packets. This changes the machine.
+    /// Turns an offload on or off. This changes the machine.
     ///
     /// # Errors
-    /// As [`Interface::set_up`].
+    /// As [`Interface::set_up`]; `E-UNSUPPORTED` or `E-SYSTEM` if the driver cannot.
     ///
-    /// Source: `ETHTOOL_STXCSUM`, include/uapi/linux/ethtool.h.
-    pub fn set_checksum_offload(&self, on: bool) -> Result<()> {
+    /// Source: `ETHTOOL_STXCSUM` and `ETHTOOL_SFLAGS`, include/uapi/linux/ethtool.h.
+    pub fn set_offload(&self, which: DeviceOffload, on: bool) -> Result<()> {
         const ETHTOOL_STXCSUM: u32 = 0x17;
-        self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
+        const ETHTOOL_SFLAGS: u32 = 0x26;
+        let flag = match which {
+            DeviceOffload::Checksums => {
+                return self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop);
+            }
+            DeviceOffload::VlanInsertion => FLAG_TXVLAN,
+            DeviceOffload::VlanRemoval => FLAG_RXVLAN,
+        };
+        let flags = self.ethtool_flags()?;
+        let flags = if on { flags | flag } else { flags & !flag };
+        self.ethtool(ETHTOOL_SFLAGS, flags, "ETHTOOL_SFLAGS").map(drop)
     }
 
-    /// Returns true if the interface accepts packets whose checksum is still to be computed.
+    /// Returns true if an offload is on.
     ///
     /// # Errors
-    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
+    /// `E-NODEV` if the interface is gone, `E-SYSTEM` if its driver does not say.
     ///
-    /// Source: `ETHTOOL_GTXCSUM`, include/uapi/linux/ethtool.h.
-    pub fn checksum_offload(&self) -> Result<bool> {
+    /// Source: `ETHTOOL_GTXCSUM` and `ETHTOOL_GFLAGS`, include/uapi/linux/ethtool.h.
+    pub fn offload(&self, which: DeviceOffload) -> Result<bool> {
         const ETHTOOL_GTXCSUM: u32 = 0x16;
-        Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
+        Ok(match which {
+            DeviceOffload::Checksums => self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0,
+            DeviceOffload::VlanInsertion => self.ethtool_flags()? & FLAG_TXVLAN != 0,
+            DeviceOffload::VlanRemoval => self.ethtool_flags()? & FLAG_RXVLAN != 0,
+        })
+    }
+
+    fn ethtool_flags(&self) -> Result<u32> {
+        const ETHTOOL_GFLAGS: u32 = 0x25;
+        self.ethtool(ETHTOOL_GFLAGS, 0, "ETHTOOL_GFLAGS")
     }
 
     /// Returns whether the kernel, the device, or both merge received packets.
     ///
     /// # Errors
-    /// As [`Interface::checksum_offload`].
+    /// As [`Interface::offload`].
     ///
     /// Source: `ETHTOOL_GGRO` and `ETHTOOL_GFLAGS`, include/uapi/linux/ethtool.h.
     pub fn merging(&self) -> Result<Merging> {
         const ETHTOOL_GGRO: u32 = 0x2b;
-        const ETHTOOL_GFLAGS: u32 = 0x25;
-        const FLAG_LRO: u32 = 1 << 15;
         let by_kernel = self.ethtool(ETHTOOL_GGRO, 0, "ETHTOOL_GGRO")? != 0;
-        let flags = self.ethtool(ETHTOOL_GFLAGS, 0, "ETHTOOL_GFLAGS")?;
-        Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
+        Ok(Merging { by_kernel, by_device: self.ethtool_flags()? & FLAG_LRO != 0 })
     }
 
     /// Makes an ethtool request that takes a number and returns a number.
@@ -155,11 +197,19 @@ mod tests {
         in_netns(|| {
             ip("link add v0 type veth peer name v1");
             let a = Interface::open("v0").unwrap();
-            assert!(a.checksum_offload().unwrap());
-            a.set_checksum_offload(false).unwrap();
-            assert!(!a.checksum_offload().unwrap());
-            a.set_checksum_offload(true).unwrap();
-            assert!(a.checksum_offload().unwrap() && !a.merging().unwrap().by_device);
+            assert!(!a.merging().unwrap().by_device);
+            let all = [
+                DeviceOffload::Checksums,
+                DeviceOffload::VlanInsertion,
+                DeviceOffload::VlanRemoval,
+            ];
+            for which in all {
+                a.set_offload(which, false).unwrap();
+                for other in all {
+                    assert_eq!(a.offload(other).unwrap(), other != which, "{which} is off");
+                }
+                a.set_offload(which, true).unwrap();
+            }
             ip("link del v0");
             assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
         });

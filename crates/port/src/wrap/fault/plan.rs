@@ -88,7 +88,8 @@ impl Plan {
     }
 
     /// Sets the limit of packets held in each direction, 256 by default: those delayed, and those
-    /// that the device has not accepted yet. The limit is kept within 4 to 65,536.
+    /// that the device has not accepted yet. The limit is kept within 4 to 65,536. An engine's pool has no frames
+    /// for them by default: enlarge it by `EngineBuilder::pool_frames`.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);

@@ -59,3 +59,29 @@ fn driver_that_asks_late_is_told_of_posted_frames_if_none_comes_back() {
         assert!(rx.refill(&mut socket, &mut mem, true));
     });
 }
+
+#[test]
+fn driver_that_asks_while_packets_arrive_is_told_before_the_queue_sleeps() {
+    in_netns_with_xdp(|| {
+        let pool = pool(64);
+        let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
+        let mut rx = Rx::new(1);
+        assert!(!rx.announce(&socket), "no frame is posted");
+        rx.refill(&mut socket, &mut mem, false);
+        assert!(!rx.announce(&socket), "no driver asked");
+        socket.rings.fill_map.set_wakeup(true);
+        assert!(rx.announce(&socket));
+    });
+}
+
+#[test]
+fn device_with_a_long_ring_of_its_own_gets_no_more_frames_than_the_pool_was_sized_for() {
+    in_netns_with_xdp(|| {
+        let pool = pool(256);
+        let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
+        // The driver has moved 100 frames into the device's ring, so the fill ring is empty.
+        socket.held.posted = 100;
+        Rx::new(1).refill(&mut socket, &mut mem, false);
+        assert_eq!(socket.held.posted, 64 + 64);
+    });
+}

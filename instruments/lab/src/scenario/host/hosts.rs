@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{DeviceOffload, Interface};
 use linerate_sys::netns::Netns;
 
 use super::config::{Config, Port};
@@ -134,7 +134,7 @@ impl Hosts {
             let last = if end.starts_with('w') { 1 } else { 2 };
             let (eth, mac) = (format!("eth{adapter}"), mac(adapter, last));
             if !config.offload {
-                host.run(|| Interface::open(&eth)?.set_checksum_offload(false))??;
+                host.run(|| Interface::open(&eth)?.set_offload(DeviceOffload::Checksums, false))??;
             }
             host.ip(&format!("link set dev {eth} address {mac}"))?;
             host.ip(&format!("addr add {}/24 dev {eth}", address(adapter, last)))?;
