@@ -11,6 +11,7 @@ use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 
 const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const BRIDGE: &str = env!("CARGO_BIN_EXE_bridge");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
@@ -42,6 +43,7 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
         ("echo_tokio", ECHO_TOKIO, &["packet:w0", "120s"]),
         ("macswap", MACSWAP, &["packet:w0"]),
         ("wire", WIRE, &["packet:w0", "packet:e0", "null:", "120s"]),
+        ("bridge", BRIDGE, &["packet:w0", "packet:e0", "120s"]),
         ("gen", GEN, &["packet:w0", "120s"]),
         ("responder", RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"]),
         ("nat", NAT, &["packet:w0", "packet:e0", "10.7.0.254"]),

@@ -1,4 +1,4 @@
-//! Runs the commands of docs/first-hour.md, docs/capabilities.md and the README's section "The first packets of your
+//! Runs the commands of docs/first-hour.md, docs/two-cards.md, docs/capabilities.md and the README's section "The first packets of your
 //! own" block by block, as printed.
 
 use std::fs::{self, Permissions};
@@ -15,6 +15,7 @@ use linerate_tests::{installed, or_skip};
 
 const FIRST_HOUR: &str = include_str!("../../docs/first-hour.md");
 const README: &str = include_str!("../../README.md");
+const TWO_CARDS: &str = include_str!("../../docs/two-cards.md");
 const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
 /// Longest time for all blocks on a busy machine, including a build of the facade.
 const LONG: Duration = Duration::from_secs(900);
@@ -57,6 +58,39 @@ fn first_hour_works_as_printed() {
         "balance  rx ",
         "== block 7\nhello again\n",
     ] {
+        assert!(said.contains(part), "no `{part}` in:\n{said}");
+    }
+}
+
+/// Two hosts, joined by this machine, as on the page of the first hour.
+const TWO_HOSTS: &str = "
+mount -t tmpfs none /run
+mkdir /run/netns
+for host in east west; do ip netns add $host; done
+ip link add e0 type veth peer name eth0 netns east
+ip link add w0 type veth peer name eth0 netns west
+ip -n east addr add 10.7.0.1/24 dev eth0
+ip -n west addr add 10.7.0.2/24 dev eth0
+ip -n east link set eth0 up
+ip -n west link set eth0 up
+";
+
+#[test]
+fn two_cards_are_joined_as_printed() {
+    for program in ["ip", "ping", "sysctl", "unshare", "bash"] {
+        or_skip!(installed(program));
+    }
+    or_skip!(Netns::new());
+    let (script, printed) = script(TWO_CARDS);
+    assert_eq!(printed, 3, "blocks on the page");
+    let show = "sudo linerate tune /run/linerate.sock -i";
+    assert!(script.contains(show));
+    let ping = "timeout 60 bash -c 'until ip netns exec east ping -c 1 -W 1 10.7.0.2; do :; done'";
+    let script = script.replace(show, &format!("{ping}\n{show}"));
+    let first = "echo '== block 1'";
+    let script = script.replacen(first, &format!("{TWO_HOSTS}{first}"), 1);
+    let said = ran(&Folder::new(), &script);
+    for part in ["1 received", "AF_XDP native copy", "in flight 0   OK"] {
         assert!(said.contains(part), "no `{part}` in:\n{said}");
     }
 }

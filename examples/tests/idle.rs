@@ -14,6 +14,7 @@ use linerate_tests::topology::Hosts;
 use linerate_tests::{available, or_skip};
 
 const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const BRIDGE: &str = env!("CARGO_BIN_EXE_bridge");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
@@ -47,6 +48,7 @@ fn every_example_sleeps_without_traffic() {
         ("echo packet", start(middle, ECHO, &["7777", "packet:w0"])),
         ("echo_mio packet", start(middle, ECHO_MIO, &["packet:w0"])),
         ("echo_tokio packet", start(middle, ECHO_TOKIO, &["packet:w0", "120s"])),
+        ("bridge packet", start(middle, BRIDGE, &["packet:w0", "packet:e0", "120s"])),
         ("wire packet", start(middle, WIRE, &["packet:w0", "packet:e0", "null:", "120s"])),
         ("pool", start(middle, POOL, &["127.0.0.1:0"])),
         ("responder", start(middle, RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"])),

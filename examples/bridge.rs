@@ -1,0 +1,49 @@
+//! Two ports in a loop of your own, joined in both directions: `bridge packet:eth0 packet:eth1 60s`. Without
+//! arguments, generated packets go to a sink for 2 seconds.
+
+mod args;
+
+use std::time::{Duration, Instant};
+
+use linerate::{prelude::*, units};
+
+/// Passes packets from one port to the other. While the other one has no room, they stay in `batch`, and no
+/// more are received: the device's ring is the cheapest place to wait.
+fn pass(from: &mut Port, to: &mut Port, batch: &mut Batch) -> linerate::Result<()> {
+    if batch.is_empty() {
+        from.rx(batch);
+    }
+    if to.xmit(batch) == 0 && !batch.is_empty() {
+        to.wait_for(Want::Room, Some(Duration::from_millis(1)))?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = args::texts()?;
+    let arg = |i: usize, default| args.get(i).map_or(default, String::as_str);
+    let pool = Pool::builder().frames(16384).build()?;
+    // Both in one pool, so that packets pass without a copy.
+    let mut west = Port::open_with(arg(0, "gen:rate=100kpps"), &pool)?;
+    let mut east = Port::open_with(arg(1, "sink:"), &pool)?;
+    eprintln!("{}\n{}", west.obtained(), east.obtained());
+    let end = Instant::now() + units::duration(arg(2, "2s"))?;
+    let mut ways = [Batch::with_capacity(64), Batch::with_capacity(64)];
+    loop {
+        let [eastward, westward] = &mut ways;
+        pass(&mut west, &mut east, eastward)?;
+        pass(&mut east, &mut west, westward)?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        // Packets that wait for room are offered again at once.
+        if eastward.is_empty() && westward.is_empty() {
+            wait_any(&mut [&mut west, &mut east], Some(left))?;
+        }
+    }
+    ways.iter_mut().for_each(|batch| batch.discard(DropReason::STOPPED));
+    drop((west, east)); // waits for the devices to send what they have
+    println!("{}", pool.ledger());
+    Ok(())
+}
