@@ -14,7 +14,7 @@ fn main() -> Result<()> {
         .build()?;
     let running = engine.start()?;
 
-    // Any thread may order this while packets pass; the worker obeys between two turns.
+    // Any thread may order this while packets pass; the worker executes it between two turns.
     let asked = running.control().set_tx_batch("out", None, TxBatch::Packets(64))?;
     let applied = asked.wait(Duration::from_secs(1))?;
     assert_eq!(applied.applied, Setting::TxBatch(TxBatch::Packets(64)));

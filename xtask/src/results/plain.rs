@@ -39,8 +39,8 @@ fn missed(effect: &Value, (low, high): (f64, f64)) -> &'static str {
     let is_of_no_change = low > -100.0 && low < 0.0 && high > 0.0 && high < OPEN_PCT;
     match effect["better_when"].as_str() {
         _ if is_of_no_change => ", **outside what was expected**",
-        Some("higher") if change < low => ", **less than expected**",
-        Some("lower") if change > high => ", **less than expected**",
+        Some("higher") if change < low => ", **not as expected**",
+        Some("lower") if change > high => ", **not as expected**",
         Some(_) => ", **by more**",
         None => ", **outside what was expected**",
     }
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn direction_of_a_missed_expectation_is_that_of_the_gain() {
         for (better, change, outcome) in [
-            ("lower", -60.0, "better, **less than expected**"),
+            ("lower", -60.0, "better, **not as expected**"),
             ("lower", -90.0, "better, **by more**"),
-            ("higher", -90.0, "better, **less than expected**"),
+            ("higher", -90.0, "better, **not as expected**"),
             ("higher", -60.0, "better, **by more**"),
         ] {
             assert_eq!(words(better, change, [-80.0, -70.0]).1, outcome, "{better} {change}");

@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn a_plain_table_says_what_was_expected_and_what_became_of_it() {
         let (text, _) = rendered("buffers ticks_per_packet plain amd case=bulk");
-        let row = "| bulk | 8.73 | 2.32 | 0.267 × [0.255, 0.268] | at most 0.250 | better, **less than expected** |";
+        let row = "| bulk | 8.73 | 2.32 | 0.267 × [0.255, 0.268] | at most 0.250 | better, **not as expected** |";
         assert!(text.contains(row), "{text}");
         let two = rendered("buffers ticks_per_packet plain amd other").1;
         assert!(two[0].to_string().contains("one machine"), "{two:?}");

@@ -9,7 +9,8 @@ Commands for measurement (linerate runs the program linerate-lab for them):
   lines    show which functions move cache lines between CPUs, by a MODEL
   ndr      find the highest rate without loss
 
-PORT is [name=]driver:arg[,key=value]…
+PORT is [name=]driver:arg[,key=value]…; name is what reports and `linerate tune` call it.
+Most ports need root or some capabilities: `linerate doctor PORT` names them.
 ";
 /// Column at which the description of a driver begins.
 const PORT_COLUMNS: usize = 24;
@@ -21,7 +22,7 @@ this machine, 6 the ledger does not balance, 129, 130 or 143 ended by SIGHUP, SI
 pub(super) const FORWARD: &str = "\
 Examples:
   linerate forward                                  self-test, without privilege
-  linerate forward xdp:eth0 xdp:eth1                connect two interfaces, in the driver
+  linerate forward xdp:eth0 xdp:eth1                connect two interfaces by AF_XDP
   linerate forward packet:eth0 packet:eth1          connect any two interfaces, with copies; faster
                                                     for TCP over veth: superframes stay whole
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
