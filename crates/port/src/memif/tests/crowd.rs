@@ -32,7 +32,7 @@ const ROUNDS: usize = 21;
 const WINDOW: Duration = Duration::from_millis(300);
 /// Smallest acceptable rate beside hostile clients, as a share of the rate alone and of the rate
 /// while they act on another process. A worker that does some work for each connection is far below.
-const FLOORS: [f64; 2] = [0.2, 0.4];
+const FLOORS: [f64; 2] = [0.4, 0.6];
 
 /// The ports of a server in a process of its own.
 struct Server {
