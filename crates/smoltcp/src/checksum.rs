@@ -11,14 +11,17 @@ const ETH_BYTES: usize = 14;
 /// smoltcp skips. A checksum left to a device counts as right, because the packet was never on a wire; so does one
 /// that the port has verified. Packets of other protocols are left to smoltcp's own checks.
 pub fn is_right(frame: &[u8], offload: Offload) -> bool {
-    if offload.flags & (Offload::NEEDS_CHECKSUM | Offload::VERIFIED) != 0 {
-        return true;
-    }
+    let is_settled = offload.flags & (Offload::NEEDS_CHECKSUM | Offload::VERIFIED) != 0;
     let right = match wire::tcp(frame) {
-        Err(Malformed::NotTcp) => wire::udp(frame).map(|udp| udp.checksum_ok()),
-        tcp => tcp.map(|tcp| tcp.checksum_ok()),
+        Err(Malformed::NotTcp) => wire::udp(frame).map(|udp| is_settled || udp.checksum_ok()),
+        tcp => tcp.map(|tcp| is_settled || tcp.checksum_ok()),
     };
-    right.unwrap_or_else(|e| !matches!(e, Malformed::SourceRoute | Malformed::BadLength))
+    right.unwrap_or_else(|e| match e {
+        Malformed::SourceRoute => false,
+        // A superframe is longer than its header can say.
+        Malformed::BadLength => is_settled,
+        _ => true,
+    })
 }
 
 /// Leaves the checksum of a packet from smoltcp to the port; for a superframe also the cutting into
@@ -88,5 +91,16 @@ mod tests {
             assert!(!is_right(&damaged(options), Offload::NONE), "{options:?}");
         }
         assert!(is_right(&[0; 60], Offload::NONE), "no IP");
+    }
+
+    #[test]
+    fn source_route_is_refused_also_if_the_checksum_is_settled() {
+        let route = [131, 7, 4, 10, 0, 0, 9, 0];
+        for flags in [Offload::NEEDS_CHECKSUM, Offload::VERIFIED] {
+            let offload = Offload { flags, ..Offload::NONE };
+            assert!(!is_right(&damaged(&route), offload));
+            assert!(is_right(&damaged(&[]), offload));
+            assert!(is_right(&[0; 60], offload), "no IP");
+        }
     }
 }

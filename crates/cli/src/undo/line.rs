@@ -160,8 +160,11 @@ impl Line {
 
     /// Returns true if the run may still need the setting that `other`, of an ended run, changed too.
     fn needs_same_as(&self, other: &Line) -> bool {
-        let is_same = (self.netns, self.index) == (other.netns, other.index)
-            && mem::discriminant(&self.left) == mem::discriminant(&other.left);
+        let is_same_kind = match (&self.left, &other.left) {
+            (Left::Offload(own), Left::Offload(other)) => own == other,
+            (own, other) => mem::discriminant(own) == mem::discriminant(other),
+        };
+        let is_same = is_same_kind && (self.netns, self.index) == (other.netns, other.index);
         // What the ended run has found is what a run that started earlier has set.
         let is_restored_to = matches!(other.left, Left::Hold { .. } | Left::Rss { .. });
         is_same

@@ -8,8 +8,10 @@ use linerate_sys::thread;
 
 use super::Pin;
 
-/// The errno of a file that this user may not write; Linux has this number on all machines.
+/// The errnos of a file that this user may not write, and of one in a /proc that is mounted read-only; Linux has these
+/// numbers on all machines.
 const EACCES: i32 = 13;
+const EROFS: i32 = 30;
 
 /// The original state of one setting of an interface's interrupts. Displays as text that [`Was::read`] parses,
 /// because a record of it on disk outlives a program that is killed.
@@ -216,6 +218,7 @@ pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
     // cannot move; EINVAL if no CPU is online. So EPERM does not say that the process lacks a privilege.
     let (code, fix) = match e.raw_os_error() {
         Some(EACCES) => (Code::Permission, "run as root, who owns this file"),
+        Some(EROFS) => (Code::Permission, "make /proc/irq writable, or run outside the container"),
         _ => (
             Code::Cpu,
             "choose an irq that the kernel can move, and CPUs of this list: cat /sys/devices/system/cpu/online",
@@ -234,6 +237,7 @@ mod tests {
     fn irq_that_only_root_may_move_is_told_apart_from_one_that_the_kernel_does_not_move() {
         for (errno, code, fix) in [
             (Errno::ACCESS, Code::Permission, "run as root"),
+            (Errno::ROFS, Code::Permission, "outside the container"),
             (Errno::PERM, Code::Cpu, "that the kernel can move"),
             (Errno::IO, Code::Cpu, "that the kernel can move"),
         ] {

@@ -178,8 +178,8 @@ impl Target {
     /// Orders a change after checking all of its values.
     ///
     /// # Errors
-    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker that does
-    /// not obey.
+    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker that
+    /// executes no orders.
     pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
         let renamed = self.whole_name(change);
         let change = renamed.as_ref().unwrap_or(change);

@@ -29,6 +29,8 @@ pub(super) struct GenQueue {
     paced: Option<Pacer>,
     /// Time up to which packets of the pacer were due at the last request.
     due_until: Option<Instant>,
+    /// True if more packets were due at the last request than were asked for.
+    more_due: bool,
     /// Buffer in which a packet is built if a peer can write its frame; the finished packet is
     /// copied to the frame.
     scratch: Vec<u8>,
@@ -62,6 +64,7 @@ impl GenQueue {
             burst: Burst::new(traffic.burst, traffic.pps().unwrap_or_default()),
             paced: None,
             due_until: None,
+            more_due: false,
             scratch: Vec::new(),
             timer,
             made: 0,
@@ -216,9 +219,11 @@ impl QueueOps for GenQueue {
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
         let due = match &mut self.pacer {
-            Some(pacer) => pacer.peek(until, most),
+            Some(pacer) => pacer.peek(until, most.saturating_add(1)),
             None => most,
         };
+        self.more_due = due > most;
+        let due = due.min(most);
         let before = out.len();
         let n = self.alloc(mem, out, due);
         // Packets without a frame stay due; their lateness is recorded once, when they are made.
@@ -255,6 +260,9 @@ impl QueueOps for GenQueue {
         }
         if self.starved.is_pending() {
             return self.timer.set_at(self.starved.at()).is_ok();
+        }
+        if self.more_due {
+            return false;
         }
         let now = Instant::now();
         let together = self.burst.packets().min(self.left());

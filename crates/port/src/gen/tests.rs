@@ -38,6 +38,17 @@ fn the_descriptor_is_readable_when_a_packet_is_due() {
 }
 
 #[test]
+fn rest_of_a_burst_that_the_batch_had_no_room_for_is_not_waited_for() {
+    let mut port = Port::open("gen:,rate=50kpps,burst=20").unwrap();
+    let mut batch = Batch::with_capacity(8);
+    while port.rx(&mut batch) < 8 {
+        batch.discard(DropReason::UNSENT);
+        assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
+    }
+    assert!(!port.arm(Want::Frames), "twelve packets are due");
+}
+
+#[test]
 fn packets_of_a_burst_leave_by_one_wake_up_and_their_lateness_says_so() {
     let mut port = Port::open("gen:,rate=50kpps,burst=20,count=410").unwrap();
     assert_eq!(port.obtained().mode, "gen at 50kpps in bursts of 20");

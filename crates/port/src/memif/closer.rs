@@ -209,20 +209,24 @@ impl Closer {
         self.shared.changed.notify_one();
     }
 
-    /// Returns true if so many descriptors wait, of `user` or in all, that the caller should accept no more peers, of
-    /// `user` or at all.
-    pub fn is_full(&self, user: Option<u32>) -> bool {
-        let own = user.map_or(0, |user| self.shared.lock().pending(user, &[]));
-        self.total.load(Ordering::Relaxed) >= self.most || own >= PENDING_OF_USER
+    /// Returns true if so many descriptors wait, with those of `more`, of `user` or in all, that the caller should accept
+    /// no more peers, of `user` or at all.
+    pub fn is_full(&self, user: Option<u32>, more: &[Waste]) -> bool {
+        let own = user.map_or(0, |user| self.shared.lock().pending(user, more));
+        self.all(more) >= self.most || own >= PENDING_OF_USER
     }
 
     /// Returns true if the caller may receive a message of a peer of `user`, which can have many descriptors, while
     /// those of `more` wait, too.
     pub fn may_hear(&self, user: u32, more: &[Waste]) -> bool {
         let own = self.shared.lock().pending(user, more);
-        let all = self.total.load(Ordering::Relaxed)
-            + more.iter().map(|waste| waste.weight).sum::<usize>();
-        all < self.most && own < HEARD_MAX
+        self.all(more) < self.most && own < HEARD_MAX
+    }
+
+    /// Returns the number of descriptors of all users not closed yet, with those of `more`.
+    fn all(&self, more: &[Waste]) -> usize {
+        let more: usize = more.iter().map(|waste| waste.weight).sum();
+        self.total.load(Ordering::Relaxed) + more
     }
 }
 
@@ -291,14 +295,18 @@ mod tests {
         let mut closer = Closer::alone();
         closer.most = 4 * PENDING_OF_USER;
         let mut blocked = block(&mut closer, 1, PENDING_OF_USER - 1);
-        assert!(!closer.is_full(Some(1)));
+        assert!(!closer.is_full(Some(1), &[]));
         blocked.extend(block(&mut closer, 1, 1));
-        assert!(closer.is_full(Some(1)) && !closer.is_full(Some(2)) && !closer.is_full(None));
+        assert!(
+            closer.is_full(Some(1), &[])
+                && !closer.is_full(Some(2), &[])
+                && !closer.is_full(None, &[])
+        );
         assert!(drops(&mut closer, Some(2)) && drops(&mut closer, None));
         blocked.extend(block(&mut closer, 2, PENDING_OF_USER));
         assert!(drops(&mut closer, Some(3)) && drops(&mut closer, None));
         blocked.extend((3..5).flat_map(|user| block(&mut closer, user, PENDING_OF_USER)));
-        assert!(closer.is_full(None) && closer.is_full(Some(9)));
+        assert!(closer.is_full(None, &[]) && closer.is_full(Some(9), &[]));
         // The objects of four users could keep eight threads.
         assert!(drops(&mut closer, None));
         drop(blocked);
@@ -317,16 +325,18 @@ mod tests {
         let mut closer = Closer::alone();
         closer.most = share(Some(1024));
         let mut blocked = vec![block_one(&mut closer, 1, MESSAGE)];
-        assert!(closer.is_full(Some(1)) && !closer.may_hear(1, &[]));
-        assert!(!closer.is_full(Some(2)) && closer.may_hear(2, &[]) && !closer.is_full(None));
+        assert!(closer.is_full(Some(1), &[]) && !closer.may_hear(1, &[]));
+        assert!(
+            !closer.is_full(Some(2), &[]) && closer.may_hear(2, &[]) && !closer.is_full(None, &[])
+        );
         let more = [Waste::of(2_u32, MESSAGE, ())];
         assert!(!closer.may_hear(2, &more) && closer.may_hear(3, &more));
         blocked.push(block_one(&mut closer, 2, MESSAGE));
-        assert!(!closer.is_full(None) && closer.may_hear(3, &[]));
+        assert!(!closer.is_full(None, &[]) && closer.may_hear(3, &[]));
         blocked.push(block_one(&mut closer, 3, 512 - 2 * MESSAGE));
-        assert!(closer.is_full(None) && !closer.may_hear(4, &[]));
+        assert!(closer.is_full(None, &[]) && !closer.may_hear(4, &[]));
         let other = Closer { shared: Arc::default(), threads: 0, ..closer };
-        assert!(other.is_full(None) && !other.may_hear(4, &[]), "of all closers");
+        assert!(other.is_full(None, &[]) && !other.may_hear(4, &[]), "of all closers");
         assert!(drops(&mut closer, None));
     }
 

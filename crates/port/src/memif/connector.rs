@@ -23,8 +23,8 @@ use super::turn::{Protocol, Turn};
 
 /// Interval between attempts to connect to an absent server.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between attempts to connect to a server for which too many clients wait: not longer than a server takes to
-/// accept them, so that others do not fill its queue each time.
+/// Interval between attempts to connect to a server for which too many clients wait. A longer one would let other
+/// clients refill the backlog before each attempt.
 const FULL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The client's end of the socket, with its present connection.
@@ -68,7 +68,7 @@ impl Connector {
         let socket = Seqpacket::connect(&turn.config.path).map_err(Event::Unreachable)?;
         let channel = Channel(socket);
         let watched = match channel.check_peer(turn.config) {
-            Ok(user) if turn.closer.is_full(Some(user)) => Err(CLOSING.to_owned()),
+            Ok(user) if turn.closer.is_full(Some(user), turn.waste) => Err(CLOSING.to_owned()),
             Ok(_) => self.watch.add(&channel, 0, EventFlags::IN).map_err(|e| e.to_string()),
             Err(ending) => Err(channel.refuse(ending)),
         };
@@ -144,7 +144,7 @@ impl Protocol for Connector {
             let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
                 // Another attempt would add a socket that waits for its close.
-                State::Waiting(_) if turn.closer.is_full(self.refused) => {
+                State::Waiting(_) if turn.closer.is_full(self.refused, turn.waste) => {
                     Err(Event::Ended(CLOSING.into()))
                 }
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),

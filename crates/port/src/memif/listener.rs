@@ -12,7 +12,7 @@
 //! ```
 //!
 //! At places that are all taken the oldest goes: a client that keeps to the protocol needs a place for a moment.
-//! Clients are accepted in rounds, so that a crowd that connects again and again costs few wake-ups, and so that each
+//! Clients are accepted in rounds, so that many clients that connect again and again cost few wake-ups, and so that each
 //! one that gets a place keeps it for a round at least.
 
 use std::os::fd::OwnedFd;
@@ -39,10 +39,10 @@ const INIT_TIMEOUT: Duration = Duration::from_millis(100);
 const PLACES: usize = 8;
 /// Places of either kind that the clients of one user can take together.
 const PLACES_OF_USER: usize = 2;
-/// Most clients accepted in one round: more than can wait, so that there is room again for an honest one.
+/// Most clients accepted in one round: more than can wait, so that one that keeps to the protocol finds room.
 const ACCEPTS_MAX: u32 = 1024;
 /// Least time between two rounds, the time that each accepted client adds to it, and its limit. A client that connects
-/// after a longer quiet time is accepted at once. A crowd waits longer, so that it takes less CPU time.
+/// after a longer quiet time is accepted at once. Many clients wait longer, so that they take less CPU time.
 const ROUND: Duration = Duration::from_millis(2);
 const ROUND_OF_CLIENT: Duration = Duration::from_micros(500);
 const ROUND_MAX: Duration = Duration::from_millis(50);
@@ -142,14 +142,14 @@ impl Listener {
         }
         let (mut users, mut accepted) = (Vec::new(), 0);
         while accepted < ACCEPTS_MAX {
-            if turn.closer.is_full(None) {
-                return Some(now + PAUSE);
+            if turn.closer.is_full(None, turn.waste) {
+                return self.pause(now);
             }
             let channel = match self.listener.accept() {
                 Ok(Some(socket)) => Channel(socket),
                 Ok(None) if accepted == 0 => return None,
                 Ok(None) => break,
-                Err(_) => return Some(now + PAUSE),
+                Err(_) => return self.pause(now),
             };
             match self.greet(&channel, &mut users, turn) {
                 Ok(user) => {
@@ -168,8 +168,14 @@ impl Listener {
         Some(self.next_round)
     }
 
+    /// Accepts no clients for a longer time, which it returns.
+    fn pause(&mut self, now: Instant) -> Option<Instant> {
+        self.next_round = now + PAUSE;
+        Some(self.next_round)
+    }
+
     /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait to be closed, or the
-    /// user's places are taken in this round, whose `users` it adds to; returns the user.
+    /// user's places or all places are taken in this round, whose `users` it adds to; returns the user.
     fn greet(
         &self,
         channel: &Channel,
@@ -177,11 +183,12 @@ impl Listener {
         turn: &Turn<'_>,
     ) -> std::result::Result<u32, Ending> {
         let user = channel.check_peer(turn.config)?;
-        if turn.closer.is_full(Some(user)) {
+        if turn.closer.is_full(Some(user), turn.waste) {
             return Err(Ending::Refused(CLOSING));
         }
-        if users.iter().filter(|&&other| other == user).count() >= PLACES_OF_USER {
-            return Err(Ending::Refused("too many clients of this user connect at once"));
+        let own = users.iter().filter(|&&other| other == user).count();
+        if own >= PLACES_OF_USER || users.len() >= PLACES {
+            return Err(Ending::Refused("too many clients connect at once"));
         }
         let hello = Server::new(turn.config).hello();
         let gone = |e: std::io::Error| Ending::ByPeer(e.to_string());

@@ -85,6 +85,8 @@ pub(super) struct WriteQueue<W: Write> {
     /// Buffer in which a packet in several frames is joined.
     joined: Vec<u8>,
     health: Health,
+    /// True if `arm` has reported a failure.
+    told_end: bool,
 }
 
 impl<W: Write> WriteQueue<W> {
@@ -106,7 +108,8 @@ impl<W: Write> WriteQueue<W> {
         bell.signal();
         let (writer, links, joined, health) =
             (Writer::new(file), Vec::new(), Vec::new(), Health::Up);
-        Ok(WriteQueue { writer, links, name, any_link, begun: false, cut, bell, joined, health })
+        let (begun, told_end) = (false, false);
+        Ok(WriteQueue { writer, links, name, any_link, begun, cut, bell, joined, health, told_end })
     }
 
     /// Truncates the file, and writes its header.
@@ -259,8 +262,11 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
 
     fn arm(&mut self, want: Want) -> bool {
         self.bell.drain();
-        // A port that fails here is an event.
-        self.begins() && !want.room()
+        // A port that fails here is an event, and so is one that has failed, once.
+        if !self.begins() || want.room() {
+            return false;
+        }
+        !self.health.ended() || std::mem::replace(&mut self.told_end, true)
     }
 
     fn close(&mut self, _: Instant) {

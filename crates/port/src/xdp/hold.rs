@@ -140,7 +140,7 @@ mod tests {
             let port = Port::open("xdp:v0,hold=300us").unwrap();
             assert_eq!(now(), Some(Duration::from_micros(300)));
             assert!(
-                port.obtained().mode.ends_with("held for 300 us by NAPI"),
+                port.obtained().mode.contains(", held for 300 us by NAPI"),
                 "{}",
                 port.obtained()
             );

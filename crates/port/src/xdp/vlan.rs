@@ -5,53 +5,85 @@
 //! the VLAN's interface, and it is forwarded into another network. So these offloads are off while a port receives.
 
 use linerate_sys::netif::{DeviceOffload, Interface};
+use linerate_sys::rtnl::LinkInfo;
 
 use super::config::Config;
 use super::partial::{OffloadOff, OtherEnd, other_end};
+use crate::doctor::trial::NOBODYS;
 use crate::driver::Change;
-use crate::host::filter::Filter;
+use crate::host::filter::{Filter, Match};
 
 /// Turns the offload that hides tags from the port off, if there is one; returns it, and a note.
 pub(super) fn prepare(
     config: &Config,
     interface: &Interface,
 ) -> (Option<OffloadOff>, Option<String>) {
-    let Some((of, which)) = hiding(config, interface) else { return (None, None) };
-    let name = of.name();
+    let lost =
+        |why: String| Some(format!("VLAN tags: packets of VLANs arrive without them: {why}"));
+    let (of, which) = match hiding(config, interface) {
+        Hiding::None => return (None, None),
+        Hiding::Elsewhere => {
+            let remedy = "ethtool -K IFACE txvlan off tx-vlan-stag-hw-insert off";
+            return (
+                None,
+                lost(format!("the other end keeps them; if it has VLANs, there: {remedy}")),
+            );
+        }
+        Hiding::By(of, which) => (of, which),
+    };
     // Another port on the interface may live longer than this one, and need the offload off.
     if config.map.is_some() {
-        let note =
-            format!("VLAN tags: packets of VLANs arrive without them: the {which} of {name} is on");
-        return (None, Some(note));
+        return (None, lost(format!("the {which} of {} is on", of.name())));
     }
     match OffloadOff::of(of, which) {
         Ok(off) => {
             (Some(off), Some(format!("VLAN tags: the {which} is off while the port is open")))
         }
-        Err(why) => (
-            None,
-            Some(format!(
-                "VLAN tags: packets of VLANs arrive without them: the {which} is on: {why}"
-            )),
-        ),
+        Err(why) => (None, lost(format!("the {which} is on: {why}"))),
     }
 }
 
 /// Returns the setting that [`prepare`] will change.
 pub(super) fn change(config: &Config) -> Option<Change> {
     let interface = Interface::open(&config.interface).ok().filter(|_| config.map.is_none())?;
-    hiding(config, &interface).map(|(of, which)| Change::of_offload(&of, which))
+    match hiding(config, &interface) {
+        Hiding::By(of, which) => Some(Change::of_offload(&of, which)),
+        Hiding::None | Hiding::Elsewhere => None,
+    }
 }
 
-/// Returns the interface whose offload hides the tags of packets that the port receives, and the offload.
-fn hiding(config: &Config, interface: &Interface) -> Option<(Interface, DeviceOffload)> {
+/// Cause for which packets arrive without their tags.
+enum Hiding {
+    None,
+    /// The offload of this interface, which is on.
+    By(Interface, DeviceOffload),
+    /// The other end, in another network namespace.
+    Elsewhere,
+}
+
+fn hiding(config: &Config, interface: &Interface) -> Hiding {
+    if takes_no_traffic(&config.filter) {
+        return Hiding::None;
+    }
     let (of, which) = match other_end(interface) {
-        _ if config.filter == Filter::Nothing => return None,
-        OtherEnd::Here(other) => (other, DeviceOffload::VlanInsertion),
-        OtherEnd::Elsewhere(_) => return None,
-        OtherEnd::None => {
-            (Interface::open(interface.name().as_str()).ok()?, DeviceOffload::VlanRemoval)
+        OtherEnd::Here(other) => (Ok(other), DeviceOffload::VlanInsertion),
+        OtherEnd::None => (Interface::open(interface.name().as_str()), DeviceOffload::VlanRemoval),
+        OtherEnd::Elsewhere(_) => {
+            let kind = LinkInfo::of(interface).unwrap_or_default().kind;
+            let is_pair = matches!(kind.as_str(), "veth" | "netkit");
+            return if is_pair { Hiding::Elsewhere } else { Hiding::None };
         }
     };
-    matches!(of.offload(which), Ok(true)).then_some((of, which))
+    match of {
+        Ok(of) if matches!(of.offload(which), Ok(true)) => Hiding::By(of, which),
+        _ => Hiding::None,
+    }
+}
+
+/// Returns true for a port that only sends, and for a trial of `doctor`, which changes as little as possible.
+fn takes_no_traffic(filter: &Filter) -> bool {
+    match filter {
+        Filter::Nothing | Filter::Only(Match::Answer(_)) => true,
+        filter => filter.to_string() == NOBODYS,
+    }
 }

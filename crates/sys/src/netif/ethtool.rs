@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 
 use super::{Interface, ioctl, refused};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 
 /// The merging of received packets into superframes, by the kernel or by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +64,14 @@ impl Interface {
         };
         let flags = self.ethtool_flags()?;
         let flags = if on { flags | flag } else { flags & !flag };
-        self.ethtool(ETHTOOL_SFLAGS, flags, "ETHTOOL_SFLAGS").map(drop)
+        self.ethtool(ETHTOOL_SFLAGS, flags, "ETHTOOL_SFLAGS")?;
+        // The call succeeds also if the driver has refused.
+        if self.offload(which)? != on {
+            let (what, to) = (format!("cannot use {}", self.name), if on { "on" } else { "off" });
+            let why = format!("its driver does not turn the {which} {to}");
+            return Err(Error::new(Code::Unsupported, what, why));
+        }
+        Ok(())
     }
 
     /// Returns true if an offload is on.
@@ -189,7 +196,6 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Code;
     use crate::testing::{in_netns, ip};
 
     #[test]

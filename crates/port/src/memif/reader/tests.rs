@@ -453,7 +453,7 @@ fn producer_after_producer_is_taken_and_what_is_held_outlives_its_own() {
 }
 
 #[test]
-fn a_producer_that_lies_is_disconnected_and_counted() {
+fn producer_that_violates_the_protocol_is_disconnected_and_counted() {
     type Messages = fn(&mut Puppet);
     let violations: [(&str, Messages, usize); 6] = [
         ("index", |puppet| assert!(puppet.memory.write(6, &100u16.to_ne_bytes())), 0),
@@ -495,7 +495,7 @@ fn a_producer_that_lies_is_disconnected_and_counted() {
 }
 
 #[test]
-fn a_packet_without_an_end_is_a_lie_once_the_ring_is_full_of_it() {
+fn a_packet_without_an_end_is_a_violation_once_the_ring_is_full_of_it() {
     let (mut reader, mut puppet, _) = reader_and_puppet(2);
     for n in 1..=4 {
         puppet.write(0, &[n], NEXT);

@@ -430,7 +430,7 @@ fn crowd_of_one_user_gets_two_hellos_in_two_milliseconds() {
         match next(channel) {
             Some(Message::Hello { .. }) => hellos += 1,
             Some(Message::Disconnect(why)) => {
-                assert_eq!(why, "too many clients of this user connect at once");
+                assert_eq!(why, "too many clients connect at once");
                 refused += 1;
             }
             other => panic!("{other:?}"),

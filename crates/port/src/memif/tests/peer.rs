@@ -174,6 +174,8 @@ impl Client {
             client.to.ring.set(slot, buffer(slot));
         }
         client.to.set_head(RING);
+        // The server answers a moment before its queues have the connection.
+        until_up(true, port, mem);
         client
     }
 

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, DropReason, Moved, Skb};
+use linerate_skb::{Batch, DropReason, Moved, Offload, Skb};
 
 use super::plan::{Dice, Fault, Rule};
 use super::stats::FaultStats;
@@ -273,11 +273,17 @@ fn after(at: Instant, time: Duration) -> Option<Instant> {
     at.checked_add(time).or_else(|| at.checked_add(FAR))
 }
 
-/// Flips one bit of the first frame; returns false if the frame cannot be written.
+/// Flips one bit of the first frame; returns false if the frame cannot be written, or for a superframe, whose segments
+/// would get checksums that cover the damage.
 ///
-/// A checksum that is left to a device is computed before: afterwards it would cover the damage.
+/// A checksum that is left to a device is computed before: afterwards it would cover the damage, too. The packet no longer counts
+/// as verified.
 fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
-    let _ = skb.complete_checksum();
+    if skb.offload().is_gso() || skb.complete_checksum().is_err() {
+        return false;
+    }
+    let offload = skb.offload();
+    skb.set_offload(Offload { flags: offload.flags & !Offload::VERIFIED, ..offload });
     let bytes = skb.data_mut();
     let bit = dice.below(8 * bytes.len().max(1));
     let Some(byte) = bytes.get_mut(bit / 8) else { return false };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use linerate_skb::Offload;
+
 use super::conservation::Bench;
 use super::*;
 use crate::host::testing::{LONG, stamped};
@@ -396,6 +398,31 @@ fn a_corrupted_packet_differs_by_one_bit_and_a_short_one_by_its_end() {
             (_, true) => assert_eq!((after, stats.counts().shortened), (before.clone(), 0)),
         }
         assert!(shared.is_none_or(|shared| shared.data() == before));
+    }
+}
+
+#[test]
+fn corrupted_packet_is_not_verified_and_a_superframe_is_left_as_it_is() {
+    let superframe = Offload {
+        flags: Offload::NEEDS_CHECKSUM,
+        gso_type: Offload::GSO_TCPV4,
+        gso_size: 100,
+        hdr_len: 54,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    let verified = Offload { flags: Offload::VERIFIED, ..Offload::NONE };
+    for (offload, is_damaged) in [(verified, true), (superframe, false)] {
+        let (pool, mut a, mut b, stats) = pair(8, &Plan::new(9).tx(Fault::Corrupt, 1));
+        let mut skb = pool.local().alloc_copy(&stamped(1, 200)).unwrap();
+        skb.set_offload(offload);
+        let (before, mut batch) = (crate::host::testing::bytes(&skb), Batch::with_capacity(1));
+        batch.push(skb).unwrap();
+        assert_eq!((a.xmit(&mut batch), b.rx(&mut batch)), (1, 1));
+        let after = batch.iter().next().unwrap();
+        assert_eq!(crate::host::testing::bytes(after) != before, is_damaged);
+        assert_eq!(after.offload().flags & Offload::VERIFIED, 0);
+        assert_eq!(stats.counts().corrupted, u64::from(is_damaged));
     }
 }
 

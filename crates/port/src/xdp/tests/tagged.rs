@@ -52,9 +52,13 @@ fn offload_of_the_sender_is_off_while_the_port_receives() {
         veth(1500);
         let sender = Interface::open("v1").unwrap();
         let is_on = || sender.offload(DeviceOffload::VlanInsertion).unwrap();
-        for (text, expected) in
-            [("xdp:v0", false), ("xdp:v0,udp=7777", false), ("xdp:v0,write", true)]
-        {
+        for (text, expected) in [
+            ("xdp:v0", false),
+            ("xdp:v0,udp=7777", false),
+            ("xdp:v0,write", true),
+            // A trial of `doctor`.
+            ("xdp:v0,ethertype=0x88b6", true),
+        ] {
             let xdp = queue_in(text, &pool(16384));
             assert_eq!(is_on(), expected, "{text}");
             drop(xdp);
