@@ -96,23 +96,25 @@ fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family
 
 /// Corrects the probabilities of a family's metrics for the `family` planned hypotheses,
 /// independent of how many ran, and judges them again. Cells whose pairs were mostly disturbed for
-/// a metric's clock keep their figures, and are unclear.
+/// a metric's clock, and unfinished cells, keep their figures, and are unclear: their chances count as the largest.
 fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
+    let is_valid =
+        |metric: &Metric, cell: &CellRecord| !cell.is_unfinished && !noisy(metric.clock, cell);
     let all = |cell: &CellRecord| -> Vec<f64> {
-        let found = metrics.iter().filter_map(|metric| cell.metrics.get(&metric.name)?.p_holm);
-        found.collect()
+        let valid = metrics.iter().filter(|metric| is_valid(metric, cell));
+        valid.filter_map(|metric| cell.metrics.get(&metric.name)?.p_holm).collect()
     };
     let chances: Vec<f64> = cells.iter().flat_map(all).collect();
     let mut corrected = signs::holm(&chances, family).into_iter();
     for cell in cells {
         for metric in metrics {
-            let disturbed = noisy(metric.clock, cell);
+            let is_valid = is_valid(metric, cell);
             let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
             if found.p_holm.is_some() {
-                found.p_holm = corrected.next();
+                found.p_holm = if is_valid { corrected.next() } else { Some(1.0) };
             }
             found.verdict = judge(found);
-            if disturbed {
+            if !is_valid {
                 found.verdict = Verdict::Unclear;
                 unsettle(found);
             }
@@ -261,7 +263,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let off: Vec<&str> = names(experiment, cell, control_is_off);
     if !off.is_empty() {
         let text = format!("{name}: two sides of identical code differ in {}", off.join(", "));
-        tell("W-CONTROL", text, Some("for these, only larger changes are reported"));
+        tell("W-CONTROL", text, Some("only a change larger than this difference gets a verdict"));
     }
     let without = names(experiment, cell, |effect| effect.aa_half_width_pct.is_none());
     if !without.is_empty() {

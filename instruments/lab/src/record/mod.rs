@@ -124,6 +124,9 @@ pub struct CellRecord {
     /// asked for another multiple than the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// True if the run ended before the cell did, whose number of pairs is then not one of the plan: it has no verdict.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unfinished: bool,
     /// The effect on each metric.
     pub metrics: BTreeMap<String, Effect>,
     /// The ledgers, which account for every packet.

@@ -108,6 +108,7 @@ impl CellState {
             status: end.status,
             pairs,
             attempts: (attempts != Plan::ATTEMPTS).then_some(attempts),
+            is_unfinished: !end.finished && end.status == Status::Ok,
             metrics: BTreeMap::new(),
             ledger: end.ledger,
         });
@@ -266,11 +267,14 @@ impl CellEnd {
         for (name, total) in later.totals {
             totals.entry(name).and_modify(|one| *one = one.and(total)).or_insert(total);
         }
+        let is_first = self.status == Status::Unsupported && self.pairs == 0;
         let ledger = Ledgers {
             a: self.ledger.a.and(&later.ledger.a),
             b: self.ledger.b.and(&later.ledger.b),
-            control: both(self.ledger.control, later.ledger.control, |a, b| a.and(&b)),
+            control: both(self.ledger.control, later.ledger.control.clone(), |a, b| a.and(&b)),
         };
+        // A part in which the cell did not run has counted nothing: unknown is not 0.
+        let ledger = if is_first { later.ledger.clone() } else { ledger };
         // If an earlier part of the run could not run the cell and this part could, drop the
         // warning with the earlier reason.
         let earlier = self.warnings.into_iter().filter(|_| self.status != Status::Unsupported);

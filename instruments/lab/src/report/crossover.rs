@@ -90,7 +90,7 @@ fn told(tried: &[(f64, Option<&Effect>)]) -> String {
         At::Below if lowest > 0.0 => {
             format!("less at each price that was tried, {} {interval}", said(At::Below))
         }
-        At::Below => format!("less without a price, too; a flushing read of none {interval}"),
+        At::Below => format!("less even if register reads cost nothing {interval}"),
         At::Price(us) => format!("less from a flushing read of {us:.1} us on {interval}"),
         At::Above if tried.iter().all(|(_, effect)| effect.is_some_and(is_more)) => {
             format!("less at no price that was tried, {} {interval}", said(At::Above))
@@ -166,11 +166,11 @@ mod tests {
         );
         assert_eq!(
             of([-9.0, -10.0, -40.0]),
-            "less without a price, too; a flushing read of none [none, none]"
+            "less even if register reads cost nothing [none, none]"
         );
         assert_eq!(
             of([-3.0, -10.0, -40.0]),
-            "less without a price, too; a flushing read of none [none, 0.3 us]"
+            "less even if register reads cost nothing [none, 0.3 us]"
         );
         assert_eq!(
             of([9.0, 8.0, 7.0]),

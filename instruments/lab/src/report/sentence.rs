@@ -56,7 +56,10 @@ impl View<'_> {
     pub fn marks(&self) -> Vec<&'static str> {
         let marks = [
             (self.is_quick(), "QUICK: a declared subset, few pairs"),
-            (!self.run.run.complete, "INCOMPLETE: it was interrupted; the cells so far are valid"),
+            (
+                !self.run.run.complete,
+                "INCOMPLETE: it was interrupted; only its finished cells have verdicts",
+            ),
         ];
         marks.into_iter().filter_map(|(is, mark)| is.then_some(mark)).collect()
     }

@@ -61,7 +61,9 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
 fn elsewhere(name: &str, effect: &Effect) -> Option<String> {
     let Elsewhere { class, n_pairs, change_pct, ci95_pct } = effect.elsewhere.as_ref()?;
     let (pct, ci, class) = (change(*change_pct), interval(*ci95_pct), short(class));
-    Some(format!("{name}: {pct} % {ci} in {n_pairs} pairs {ELSEWHERE} {class}, in nothing above"))
+    Some(format!(
+        "{name}: {pct} % {ci} in {n_pairs} pairs {ELSEWHERE} {class}, not included in the figures above"
+    ))
 }
 
 /// Returns the table of one cell, with the metrics that it has.

@@ -18,6 +18,7 @@ use super::tables;
 use super::view::Shown;
 use super::view::View;
 use super::words::{n, short};
+use crate::analysis::distinct;
 use crate::record::{Effect, Ledger, Run, Verdict};
 
 /// Most tables in a post's layout that are printed.
@@ -32,9 +33,6 @@ const NOTES_MAX: usize = 8;
 
 /// Most reasons for drops that are named beside their sum.
 const DROPS_MAX: usize = 4;
-
-/// The label of metrics that have no better direction and are only named.
-const NEITHER: &str = "neither better nor worse";
 
 /// Formats the whole run as text.
 pub(super) fn text(run: &Run) -> String {
@@ -107,9 +105,9 @@ fn effects(view: &View<'_>) -> String {
         }
     }
     let rest = others().filter(|one| !is_surprise(view, one) && changed(view, one) == 0);
-    let rest: Vec<&str> = rest.map(|metric| metric.label.as_str()).collect();
-    let mut more = named("also better or worse, by cells", &untold.join(", "));
-    more += &named(NEITHER, &rest.join(", "));
+    let rest: Vec<&Shown> = rest.collect();
+    let mut more = named("also better, worse or different, by cells", &untold.join(", "));
+    more += &undecided(view, &rest);
     let gap = if more.is_empty() { "" } else { "\n" };
     text + gap + &more + &uncounted(view)
 }
@@ -174,8 +172,7 @@ fn cell_by_cell(view: &View<'_>) -> String {
     let (told, rest): (Vec<&Shown>, Vec<&Shown>) = view.measured().partition(|one| is_told(one));
     let each = view.told().map(|(name, cell)| set(&tables::of_cell(name, cell, &told), ""));
     let each: String = each.collect();
-    let rest: Vec<&str> = rest.iter().map(|metric| metric.label.as_str()).collect();
-    let rest = named(NEITHER, &rest.join(", "));
+    let rest = undecided(view, &rest);
     if rest.is_empty() { each } else { format!("{each}\n{rest}") }
 }
 
@@ -188,9 +185,26 @@ fn uncounted(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// Returns the number of cells in which a metric got better or worse.
+/// Names the metrics without a difference: those that are the same in all cells, and those of which some cell is
+/// unclear.
+fn undecided(view: &View<'_>, metrics: &[&Shown]) -> String {
+    let is_same = |metric: &&&Shown| {
+        let mut verdicts = effects_of(view, metric).map(|effect| effect.verdict).peekable();
+        verdicts.peek().is_some() && verdicts.all(|verdict| verdict == Verdict::Same)
+    };
+    let (same, unclear): (Vec<&Shown>, Vec<&Shown>) = metrics.iter().partition(is_same);
+    let names =
+        |of: Vec<&Shown>| of.iter().map(|one| one.label.as_str()).collect::<Vec<_>>().join(", ");
+    named("the same, within the margin", &names(same)) + &named("unclear", &names(unclear))
+}
+
+/// Returns the number of cells in which a metric got better or worse, or certainly differs where neither direction
+/// is better.
 fn changed(view: &View<'_>, metric: &Shown) -> usize {
-    let is = |effect: &&Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse);
+    let is = |effect: &&Effect| {
+        matches!(effect.verdict, Verdict::Better | Verdict::Worse)
+            || (effect.better_when.is_none() && distinct(effect))
+    };
     effects_of(view, metric).filter(is).count()
 }
 

@@ -205,7 +205,10 @@ fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
     let near = effect.elsewhere.as_ref().unwrap();
     assert_eq!((near.class.as_str(), near.n_pairs, near.change_pct.round()), ("near", 6, -50.0));
     let told = crate::report::text(&run);
-    assert!(told.contains("6 pairs whose CPUs were near, in nothing above"), "{told}");
+    assert!(
+        told.contains("6 pairs whose CPUs were near, not included in the\n    figures above"),
+        "{told}"
+    );
     let page = crate::report::html(std::slice::from_ref(&run));
     let caption = "15 pairs admitted, 6 with the CPUs at another distance, 0 not.";
     assert!(page.contains(caption), "the page counts the same pairs");

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::record::testing::Scratch;
-use crate::record::{Ledgers, PairRecord, Status, find, read};
+use crate::record::{Ledgers, PairRecord, Status, Verdict, find, read};
 use crate::runner::beside;
 
 fn interrupted_at(world: &Simulated, request: &Request, look: usize) -> Run {
@@ -65,6 +65,21 @@ fn a_run_that_a_name_alone_denotes_is_in_the_working_directory() {
     assert_eq!(Request::resuming(&dir).unwrap().dir, scratch.path());
     assert_eq!(beside(Path::new("run")), Path::new("."));
     assert_eq!(beside(Path::new("/")), Path::new("."));
+}
+
+/// Ends a run within its first cell, whose pairs show a large difference, and resumes it.
+#[test]
+fn cell_that_is_not_finished_has_no_verdict() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    // 1 check before the cell, 9 in the warm-up, 3 for each of 14 pairs.
+    let part = interrupted_at(&Simulated::new(), &request, 53);
+    let verdict = |run: &Run| run.cells[0].metrics["cost_ns_per_packet"].verdict;
+    assert!(part.cells[0].is_unfinished && part.cells[0].pairs.len() >= 6);
+    assert_eq!(verdict(&part), Verdict::Unclear);
+    let rest = Simulated::new().run(&resumed(&request)).unwrap();
+    assert!(!rest.cells[0].is_unfinished);
+    assert_eq!(verdict(&rest), Verdict::Better);
 }
 
 #[test]
