@@ -81,11 +81,10 @@ impl Queue {
         }
         let (budget, dry) = (batch.spare(), self.mem.starved());
         let n = self.ops.rx(&mut self.mem, batch, budget);
-        let lacked = self.mem.starved() != dry && {
+        self.starved = n == 0 && self.mem.starved() != dry && {
             let rx_nombuf = self.ops.counters().rx_nombuf;
             std::mem::replace(&mut self.rx_nombuf, rx_nombuf) != rx_nombuf
         };
-        self.starved = n == 0 && lacked;
         n
     }
 

@@ -31,6 +31,9 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
                         }
                         let queues = port["queues"].as_array().map_or(0, Vec::len);
                         text += &format!("  {:11} {queues}\n", "queues");
+                        for why in port["statistics"]["refused"].as_array().into_iter().flatten() {
+                            text += &format!("  {:11} {}\n", "note", word(why));
+                        }
                     }
                     View::Statistics => {
                         text += &format!("Statistics of {name}:\n");

@@ -29,7 +29,7 @@ pub(super) struct GenQueue {
     paced: Option<Pacer>,
     /// Time up to which packets of the pacer were due at the last request.
     due_until: Option<Instant>,
-    /// True if more packets were due at the last request than were asked for.
+    /// True if more packets were due at the last request than were made.
     more_due: bool,
     /// Buffer in which a packet is built if a peer can write its frame; the finished packet is
     /// copied to the frame.
@@ -218,14 +218,14 @@ impl QueueOps for GenQueue {
         let until = self.pace(now);
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
-        let due = match &mut self.pacer {
+        let all_due = match &mut self.pacer {
             Some(pacer) => pacer.peek(until, most.saturating_add(1)),
             None => most,
         };
-        self.more_due = due > most;
-        let due = due.min(most);
+        let due = all_due.min(most);
         let before = out.len();
         let n = self.alloc(mem, out, due);
+        self.more_due = all_due > n;
         // Packets without a frame stay due; their lateness is recorded once, when they are made.
         if let Some(pacer) = &mut self.pacer {
             pacer.issue(n, now);

@@ -263,10 +263,14 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
     fn arm(&mut self, want: Want) -> bool {
         self.bell.drain();
         // A port that fails here is an event, and so is one that has failed, once.
-        if !self.begins() || want.room() {
+        let begins = self.begins();
+        if want.room() {
             return false;
         }
-        !self.health.ended() || std::mem::replace(&mut self.told_end, true)
+        if self.health.ended() {
+            return std::mem::replace(&mut self.told_end, true);
+        }
+        begins
     }
 
     fn close(&mut self, _: Instant) {

@@ -151,7 +151,11 @@ impl OffloadOff {
     ) -> std::result::Result<OffloadOff, String> {
         match interface.set_offload(which, false) {
             Ok(()) => Ok(OffloadOff { interface, which }),
-            Err(e) => Err(format!("{}: {}", interface.name(), e.why)),
+            Err(e) => {
+                // It may be off, or the driver may turn it off later.
+                let _ = interface.set_offload(which, true);
+                Err(format!("{}: {}", interface.name(), e.why))
+            }
         }
     }
 }

@@ -23,11 +23,9 @@ pub(super) fn prepare(
     let (of, which) = match hiding(config, interface) {
         Hiding::None => return (None, None),
         Hiding::Elsewhere => {
-            let remedy = "ethtool -K IFACE txvlan off tx-vlan-stag-hw-insert off";
-            return (
-                None,
-                lost(format!("the other end keeps them; if it has VLANs, there: {remedy}")),
-            );
+            let note = "VLAN tags: packets of VLANs may arrive without them; if the other end has VLANs, there: ethtool -K \
+                        IFACE txvlan off tx-vlan-stag-hw-insert off";
+            return (None, Some(note.to_owned()));
         }
         Hiding::By(of, which) => (of, which),
     };
@@ -52,17 +50,17 @@ pub(super) fn change(config: &Config) -> Option<Change> {
     }
 }
 
-/// Cause for which packets arrive without their tags.
+/// Reason for which packets may arrive without their VLAN tags.
 enum Hiding {
     None,
     /// The offload of this interface, which is on.
     By(Interface, DeviceOffload),
-    /// The other end, in another network namespace.
+    /// The other end, which is in another network namespace, or of another kind than veth.
     Elsewhere,
 }
 
 fn hiding(config: &Config, interface: &Interface) -> Hiding {
-    if takes_no_traffic(&config.filter) {
+    if takes_no_traffic(config) {
         return Hiding::None;
     }
     let (of, which) = match other_end(interface) {
@@ -80,10 +78,12 @@ fn hiding(config: &Config, interface: &Interface) -> Hiding {
     }
 }
 
-/// Returns true for a port that only sends, and for a trial of `doctor`, which changes as little as possible.
-fn takes_no_traffic(filter: &Filter) -> bool {
-    match filter {
+/// Returns true for a port that only sends, and for a trial of `doctor`, which changes as little as possible: its text
+/// has both a filter of its own and `promisc=off`.
+fn takes_no_traffic(config: &Config) -> bool {
+    let is_tried = config.promisc == Some(false);
+    match &config.filter {
         Filter::Nothing | Filter::Only(Match::Answer(_)) => true,
-        filter => filter.to_string() == NOBODYS,
+        filter => is_tried && filter.to_string() == NOBODYS,
     }
 }

@@ -282,12 +282,12 @@ fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
     if skb.offload().is_gso() || skb.complete_checksum().is_err() {
         return false;
     }
-    let offload = skb.offload();
-    skb.set_offload(Offload { flags: offload.flags & !Offload::VERIFIED, ..offload });
     let bytes = skb.data_mut();
     let bit = dice.below(8 * bytes.len().max(1));
     let Some(byte) = bytes.get_mut(bit / 8) else { return false };
     *byte ^= 1 << (bit % 8);
+    let offload = skb.offload();
+    skb.set_offload(Offload { flags: offload.flags & !Offload::VERIFIED, ..offload });
     true
 }
 

@@ -57,7 +57,8 @@ fn offload_of_the_sender_is_off_while_the_port_receives() {
             ("xdp:v0,udp=7777", false),
             ("xdp:v0,write", true),
             // A trial of `doctor`.
-            ("xdp:v0,ethertype=0x88b6", true),
+            ("xdp:v0,ethertype=0x88b6,promisc=off", true),
+            ("xdp:v0,ethertype=0x88b6", false),
         ] {
             let xdp = queue_in(text, &pool(16384));
             assert_eq!(is_on(), expected, "{text}");
