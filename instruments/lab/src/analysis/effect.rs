@@ -102,7 +102,9 @@ pub fn effect(
         let of_family = 1.0 - (1.0 - level) / look.family.max(1) as f64;
         let wide = change(metric, &of_b, of_family)?.interval;
         let range = expected.change_pct;
-        let certain = enough && settled(&effect, range, (pct(wide.low), pct(wide.high)));
+        // If the first side counted nothing, the interval has no upper end.
+        let high = if effect.bounds()[0] { f64::INFINITY } else { pct(wide.high) };
+        let certain = enough && settled(&effect, range, (pct(wide.low), high));
         let met = (range.0..=range.1).contains(&change_pct);
         let source = expected.source.clone();
         effect.expected = Some(Expected { change_pct: range, source, met, certain });
@@ -151,6 +153,9 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
 /// infinite if the interval has no end.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
+    if effect.bounds()[0] {
+        return f64::INFINITY;
+    }
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();
     (log(effect.ci95_pct.1) - log(effect.ci95_pct.0)) / 2.0
 }

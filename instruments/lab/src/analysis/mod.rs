@@ -55,7 +55,7 @@ pub(crate) use run::pairs_needed;
 pub(crate) use samples::{
     Part, class_of, figures, has_figures, parts_of_b, set_ups, stays_disturbed,
 };
-pub use samples::{admitted, look_reached, noisy};
+pub use samples::{admitted, is_valid, look_reached, noisy};
 pub(crate) use signs::{Interval, median, median_interval};
 pub(crate) use sums::{Sum, value as sum_of};
 pub(crate) use verdict::SET_UPS_MIN;

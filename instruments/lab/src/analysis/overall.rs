@@ -3,7 +3,7 @@
 use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
 
 use crate::analysis::pct;
-use crate::analysis::samples::noisy;
+use crate::analysis::samples::is_valid;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 
@@ -48,7 +48,7 @@ fn line(
 ) -> Option<OverallRecord> {
     let with: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((*cell, cell.metrics.get(&metric.name)?))).collect();
-    let quiet = with.iter().filter(|(cell, _)| !noisy(metric.clock, cell));
+    let quiet = with.iter().filter(|(cell, _)| is_valid(metric.clock, cell));
     let quiet: Vec<&Effect> = quiet.map(|(_, effect)| *effect).collect();
     let figures: Vec<Pair> =
         quiet.iter().map(|effect| Pair { before: effect.a, after: effect.b }).collect();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::effect::unsettle;
 use super::reached::{ACHIEVED, reached};
 use super::samples::{
-    admissions, admitted, look_reached, missing, negatives, noisy, set_ups, zeros,
+    admissions, admitted, is_valid, look_reached, missing, negatives, noisy, set_ups, zeros,
 };
 use super::signs::median;
 use super::verdict::{SET_UPS_MIN, control_is_off, distinct, judge};
@@ -96,19 +96,17 @@ fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family
 
 /// Corrects the probabilities of a family's metrics for the `family` planned hypotheses,
 /// independent of how many ran, and judges them again. Cells whose pairs were mostly disturbed for
-/// a metric's clock, and unfinished cells, keep their figures, and are unclear: their chances count as the largest.
+/// a metric's clock, and unfinished cells, keep their figures, and are unclear: their p-values count as 1.
 fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
-    let is_valid =
-        |metric: &Metric, cell: &CellRecord| !cell.is_unfinished && !noisy(metric.clock, cell);
     let all = |cell: &CellRecord| -> Vec<f64> {
-        let valid = metrics.iter().filter(|metric| is_valid(metric, cell));
+        let valid = metrics.iter().filter(|metric| is_valid(metric.clock, cell));
         valid.filter_map(|metric| cell.metrics.get(&metric.name)?.p_holm).collect()
     };
     let chances: Vec<f64> = cells.iter().flat_map(all).collect();
     let mut corrected = signs::holm(&chances, family).into_iter();
     for cell in cells {
         for metric in metrics {
-            let is_valid = is_valid(metric, cell);
+            let is_valid = is_valid(metric.clock, cell);
             let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
             if found.p_holm.is_some() {
                 found.p_holm = if is_valid { corrected.next() } else { Some(1.0) };
@@ -131,7 +129,7 @@ fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
     let any = |verdict| found.iter().any(|(_, effect)| effect.verdict == verdict);
-    let quiet = |cell: &CellRecord| !noisy(headline.clock, cell);
+    let quiet = |cell: &CellRecord| is_valid(headline.clock, cell);
     let is_untold = |cell: &CellRecord| {
         !matches!(cell.status, Status::Unreachable | Status::Unsupported)
             && !cell.metrics.contains_key(&headline.name)
@@ -284,7 +282,8 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
         let effect = cell.metrics.get(&headline.name)?;
         Some(effect.n_set_ups.unwrap_or(effect.n_pairs))
     };
-    let pairs: Vec<usize> = cells.iter().filter_map(pairs).collect();
+    let finished = cells.iter().filter(|cell| !cell.is_unfinished);
+    let pairs: Vec<usize> = finished.filter_map(pairs).collect();
     let least = *pairs.iter().min()?;
     let needed = pairs_needed(family);
     let of = match experiment.plan.family {

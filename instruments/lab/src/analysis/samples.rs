@@ -56,6 +56,12 @@ pub fn noisy(clock: Clock, cell: &CellRecord) -> bool {
     stays_disturbed(clock, &cell.pairs, cell.attempts.unwrap_or(Plan::ATTEMPTS), 0)
 }
 
+/// Returns true if a cell may have a verdict for `clock`: it is finished, and not too many of its pairs were disturbed.
+#[must_use]
+pub fn is_valid(clock: Clock, cell: &CellRecord) -> bool {
+    !cell.is_unfinished && !noisy(clock, cell)
+}
+
 /// Returns true if more of `pairs` were disturbed for `clock` than a run with `attempts` allows,
 /// even with `more` pairs that are all admitted.
 pub(crate) fn stays_disturbed(

@@ -84,12 +84,16 @@ impl FailOn {
             Over::Below => pct < self.bound_pct,
         };
         if row.disturbed {
-            return Judged::Undecided("most pairs of a run were disturbed".into());
+            return Judged::Undecided(
+                "most pairs of a run were disturbed, or it ended before the cell did".into(),
+            );
         }
         if row.too_few {
             return Judged::Undecided("a run has too few set-ups of its sides".into());
         }
         let (low, high) = row.ci95_pct;
+        // If the first side counted nothing, the change has no upper end.
+        let high = if row.below.0 && !row.below.1 { f64::INFINITY } else { high };
         match (beyond(low), beyond(high)) {
             (false, false) => Judged::Held,
             (true, true) if beyond(0.0) || row.change_pct.abs() > row.floor_pct => Judged::Failed,

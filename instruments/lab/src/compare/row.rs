@@ -268,7 +268,7 @@ fn row(
         same_pct: metric.same_pct,
         too_few: a.set_ups.min(b.set_ups) < SET_UPS_MIN.max(pairs_needed(family)),
         below: (a.censored, b.censored),
-        disturbed: [before, after].iter().any(|cell| analysis::noisy(metric.clock, cell)),
+        disturbed: [before, after].iter().any(|cell| !analysis::is_valid(metric.clock, cell)),
         verdict: Verdict::Unclear,
         gate: false,
         failed: false,

@@ -147,6 +147,9 @@ pub(crate) fn unlike(
     if here.is_some_and(|cell| analysis::noisy(clock, cell)) {
         why.push("most pairs were disturbed".into());
     }
+    if here.is_some_and(|cell| cell.is_unfinished) {
+        why.push("the run ended before the cell did".into());
+    }
     if let Some(parts) = resumed_parts(run, clock) {
         why.push(format!("windows are of {parts}"));
     }

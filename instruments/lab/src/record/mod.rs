@@ -330,6 +330,17 @@ pub struct Expected {
     pub certain: bool,
 }
 
+impl Effect {
+    /// Returns for each side whether it counted nothing, so that its value is a bound.
+    pub(crate) fn bounds(&self) -> [bool; 2] {
+        // The values do not tell: one event of the other side may be equal to the bound. If the first
+        // side counted nothing, the change has no end, and its interval ends at the change itself.
+        let is_censored = self.censored_below.is_some();
+        let is_first = self.ci95_pct.1.to_bits() == self.change_pct.to_bits();
+        [is_censored && is_first, is_censored && !is_first]
+    }
+}
+
 /// A verdict on an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -258,6 +258,11 @@ impl CellEnd {
     /// are averaged over the sides' lives, and other values are taken from the later part. Notes of
     /// both parts appear once.
     pub(crate) fn and(self, later: CellEnd) -> CellEnd {
+        // A part in which the cell did not run has counted nothing: unknown is not 0.
+        let is_empty = |part: &CellEnd| {
+            part.status == Status::Unsupported && part.ledger == Ledgers::default()
+        };
+        let (earlier_is_empty, later_is_empty) = (is_empty(&self), is_empty(&later));
         let mut matrices = self.matrices;
         for (name, matrix) in later.matrices {
             let sum = matrices.remove(&name).map_or(matrix.clone(), |one| added(one, matrix));
@@ -267,14 +272,17 @@ impl CellEnd {
         for (name, total) in later.totals {
             totals.entry(name).and_modify(|one| *one = one.and(total)).or_insert(total);
         }
-        let is_first = self.status == Status::Unsupported && self.pairs == 0;
+        let earlier_ledger = self.ledger.clone();
         let ledger = Ledgers {
             a: self.ledger.a.and(&later.ledger.a),
             b: self.ledger.b.and(&later.ledger.b),
             control: both(self.ledger.control, later.ledger.control.clone(), |a, b| a.and(&b)),
         };
-        // A part in which the cell did not run has counted nothing: unknown is not 0.
-        let ledger = if is_first { later.ledger.clone() } else { ledger };
+        let ledger = match (earlier_is_empty, later_is_empty) {
+            (true, _) => later.ledger.clone(),
+            (false, true) => earlier_ledger,
+            (false, false) => ledger,
+        };
         // If an earlier part of the run could not run the cell and this part could, drop the
         // warning with the earlier reason.
         let earlier = self.warnings.into_iter().filter(|_| self.status != Status::Unsupported);

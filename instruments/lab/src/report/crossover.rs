@@ -10,7 +10,7 @@ use linerate_port::wrap::toll::Toll;
 
 use super::posted::{grouped, reached};
 use super::view::View;
-use crate::analysis::noisy;
+use crate::analysis::is_valid;
 use crate::experiment::Experiment;
 use crate::record::{CellRecord, Effect, Status};
 
@@ -61,7 +61,7 @@ fn read_us(experiment: &Experiment, cell: &CellRecord) -> Option<f64> {
 /// load, or most pairs were disturbed.
 fn usable<'a>(experiment: &Experiment, cell: &'a CellRecord) -> Option<&'a Effect> {
     let metric = experiment.metrics.iter().find(|metric| metric.name == CPU)?;
-    let is_usable = reached(cell) == [true; 2] && !noisy(metric.clock, cell);
+    let is_usable = reached(cell) == [true; 2] && is_valid(metric.clock, cell);
     cell.metrics.get(CPU).filter(|_| is_usable)
 }
 

@@ -18,7 +18,7 @@ use super::stages;
 use super::tables;
 use super::view::{Side, View};
 use super::words::short;
-use crate::analysis::{ACHIEVED, LOAD, REACHED_PCT, figures, noisy};
+use crate::analysis::{ACHIEVED, LOAD, REACHED_PCT, figures, is_valid};
 use crate::experiment::Clock;
 use crate::percentile::P99;
 use crate::record::{CellRecord, Status, Verdict};
@@ -182,7 +182,7 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
 /// cells only, as the summary lines of a run are.
 fn is_quiet(view: &View<'_>, cell: &CellRecord) -> bool {
     let clock = view.metrics.iter().find(|metric| metric.name == RATE).and_then(|one| one.clock);
-    clock.is_none_or(|clock| !noisy(clock, cell))
+    clock.is_none_or(|clock| is_valid(clock, cell))
 }
 
 /// Returns the table of the cost of batching, which the post's table lacks, and the mean of its

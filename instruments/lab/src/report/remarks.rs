@@ -162,6 +162,10 @@ pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
         _ if !cell.ledger.balanced() => {
             reason("withheld", "its packets are not conserved: its results are withheld")
         }
+        Status::Ok if cell.is_unfinished => reason(
+            "unfinished",
+            "the run ended before the cell did; to finish it: linerate lab run --resume RUN",
+        ),
         Status::Ok => None,
         Status::Unreachable => reason("not reached", "the load that it names was not reached"),
         Status::Unsupported => reason("not run here", "it cannot be run here"),

@@ -8,7 +8,7 @@ use super::tables::ROWS_MAX;
 use super::view::Shown;
 use super::view::View;
 use super::words::{cells, n, overall_changes, shown};
-use crate::analysis::{distinct, noisy};
+use crate::analysis::{distinct, is_valid};
 use crate::record::{CellRecord, Effect, QUICK_NOTE, Verdict};
 
 /// The reason for a cell that has figures but no verdict.
@@ -54,12 +54,14 @@ impl View<'_> {
 
     /// Returns the marks of a run that is incomplete or quick.
     pub fn marks(&self) -> Vec<&'static str> {
+        let is_within_a_cell = self.run.cells.iter().any(|cell| cell.is_unfinished);
+        let interrupted = match is_within_a_cell {
+            true => "INCOMPLETE: it was interrupted; only its finished cells have verdicts",
+            false => "INCOMPLETE: it was interrupted; the cells so far are valid",
+        };
         let marks = [
             (self.is_quick(), "QUICK: a declared subset, few pairs"),
-            (
-                !self.run.run.complete,
-                "INCOMPLETE: it was interrupted; only its finished cells have verdicts",
-            ),
+            (!self.run.run.complete, interrupted),
         ];
         marks.into_iter().filter_map(|(is, mark)| is.then_some(mark)).collect()
     }
@@ -69,7 +71,7 @@ impl View<'_> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
         // Leave out cells of which most pairs were disturbed, as the overall line does.
-        let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, cell));
+        let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| is_valid(clock, cell));
         let cells = self.run.cells.iter().filter(quiet);
         let effects: Vec<&Effect> = cells.filter_map(|cell| cell.metrics.get(name)).collect();
         match (effects.as_slice(), all) {
@@ -92,7 +94,7 @@ impl View<'_> {
 impl Tally {
     fn add(&mut self, view: &View<'_>, cell: &CellRecord, headline: Option<&Shown>) {
         let effect = headline.and_then(|metric| cell.metrics.get(&metric.name));
-        let is_quiet = || headline.and_then(|one| one.clock).is_none_or(|one| !noisy(one, cell));
+        let is_quiet = || headline.and_then(|one| one.clock).is_none_or(|one| is_valid(one, cell));
         let differs = |effect: &Effect| effect.better_when.is_none() && distinct(effect);
         let why = match effect.map(|effect| effect.verdict) {
             Some(Verdict::Unclear) if effect.is_some_and(differs) && is_quiet() => {

@@ -296,23 +296,14 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 
 /// Formats the sides' values; for a side that counted nothing, the upper bound instead of 0.
 pub(super) fn censored(effect: &Effect) -> [Cell; 2] {
-    let [is_a, is_b] = are_bounds(effect);
+    let [is_a, is_b] = effect.bounds();
     let cell = |is_bound, value| if is_bound { number::under(value) } else { number::cell(value) };
     [cell(is_a, effect.a), cell(is_b, effect.b)]
 }
 
-/// Returns for each side whether it counted nothing, so that its value is a bound.
-fn are_bounds(effect: &Effect) -> [bool; 2] {
-    // The values do not tell: one event of the other side may be equal to the bound. If the first
-    // side counted nothing, the change has no end, and its interval ends at the change itself.
-    let is_censored = effect.censored_below.is_some();
-    let is_first = effect.ci95_pct.1.to_bits() == effect.change_pct.to_bits();
-    [is_censored && is_first, is_censored && !is_first]
-}
-
 /// Formats the change, or its bound if a side's value is a bound.
 pub(super) fn changed(effect: &Effect) -> Cell {
-    match (number::change_cell(effect.change_pct), are_bounds(effect)) {
+    match (number::change_cell(effect.change_pct), effect.bounds()) {
         (Cell::Change(pct, digits), [_, true]) => Cell::AtMost(pct, digits),
         (Cell::Change(pct, digits), [true, _]) => Cell::AtLeast(pct, digits),
         (other, _) => other,

@@ -195,7 +195,8 @@ fn undecided(view: &View<'_>, metrics: &[&Shown]) -> String {
     let (same, unclear): (Vec<&Shown>, Vec<&Shown>) = metrics.iter().partition(is_same);
     let names =
         |of: Vec<&Shown>| of.iter().map(|one| one.label.as_str()).collect::<Vec<_>>().join(", ");
-    named("the same, within the margin", &names(same)) + &named("unclear", &names(unclear))
+    named("the same, within the margin", &names(same))
+        + &named("unclear in some cell", &names(unclear))
 }
 
 /// Returns the number of cells in which a metric got better or worse, or certainly differs where neither direction

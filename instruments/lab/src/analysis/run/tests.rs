@@ -246,6 +246,21 @@ fn losses_by_the_walls_clock_that_end_are_an_effect_and_meet_their_expectation()
     assert_eq!((expected.met, expected.certain), (true, true), "{found:?}");
 }
 
+/// A change from nothing has no upper end: it meets no expectation that has one, and ends no cell early.
+#[test]
+fn losses_that_begin_meet_no_expectation_with_an_upper_end() {
+    let mut losses = experiment();
+    losses.metrics[0].estimate = Some(Estimate::Events);
+    losses.metrics[0].expected[0].change_pct = (0.0, 1e9);
+    let mut run = run_of(&[vec![pair(0.0, 100.0, 0.0); 15]]);
+    analyse(&losses, &mut run);
+    let found = effect_of(&run, 0);
+    assert_eq!((found.bounds(), found.verdict), ([true, false], Verdict::Worse));
+    assert!(super::super::half_width_pct(found).is_infinite());
+    let expected = found.expected.as_ref().unwrap();
+    assert_eq!((expected.met, expected.certain), (true, false), "{found:?}");
+}
+
 #[test]
 fn pairs_of_one_set_up_say_nothing_however_many_they_are() {
     let mut pairs: Vec<PairRecord> =
