@@ -11,7 +11,7 @@ const HEAD: &str = "\
 Each is declared once, in `linerate::knob`: builders clamp by it, the command's flags and help are made of it, and the lab's
 factors have its range. `hot_list`, `frame_size`, `sample`, `budget` and `tx_batch` are flags (`--hot-list`); those of `moderation` are
 parts of a mode (`--moderation adaptive:latency=250us`); `memory` is an option of `memif:`; `backlog` is a call of `EngineBuilder`.
-What can change at run time changes in a program; `linerate tune` changes `tx_batch` and the mode.
+A program can change those marked yes at run time; `linerate tune` changes `tx_batch` and the mode.
 This page is rendered from the declarations: `LINERATE_RENDER=1 cargo test -p linerate --test knobs`.
 
 | name | values | default | at run time | effect |

@@ -154,6 +154,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn driver_is_printed_with_what_it_did_not_obtain() {
+        let port = serde_json::json!({"driver": "xdp", "device": "e0", "mode": "AF_XDP native copy",
+            "queues": [{}], "statistics": {"refused": ["zero-copy: the driver has none"]}});
+        let text = table(&View::Driver, &serde_json::json!({"ports": {"west": port}}));
+        let lines = [
+            "Driver of west:",
+            "  driver      xdp",
+            "  device      e0",
+            "  mode        AF_XDP native copy",
+            "  queues      1",
+            "  note        zero-copy: the driver has none",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
     fn answer_is_printed_in_ethtools_words() {
         let row = |name: &str, value: Value, why: Value, live: bool| {
             serde_json::json!({"name": name, "letter": "c", "value": value, "why": why,
