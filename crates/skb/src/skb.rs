@@ -175,8 +175,9 @@ impl<S> Skb<S> {
 
     /// Returns the memory of the packet in bytes: its frames or blocks, with their metadata.
     ///
-    /// Exact: over all packets that a pool can make it adds up to the memory of the pool, but for what
-    /// its regions were rounded up to whole pages.
+    /// Exact: over all packets that a pool can make it adds up to the memory of the pool, except what
+    /// its regions were rounded up to whole pages, and except the places for frames in the depots of
+    /// single cores under [`Return::Home`](crate::Return::Home).
     #[must_use]
     pub fn truesize(&self) -> usize {
         chain::truesize(self.umem(), self.raw())

@@ -4,6 +4,7 @@ use std::sync::mpsc::sync_channel;
 
 use linerate_skb::{Batch, CoreKind, CoreStats, FreeMatrix, Pool, Return};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use linerate_sys::tsc::ticks;
 
 /// Returns two CPUs, if this process may run on as many.
 fn two_cpus() -> Option<[usize; 2]> {
@@ -239,7 +240,9 @@ fn sampled_calls_are_timed_and_packets_watched_from_birth_to_free() {
     let stats = pool.stats();
     assert!(stats.cores.iter().all(|c| c.alloc_time.calls == 0 && c.free_time.calls == 0));
     pool.set_sampling(15);
+    let since = ticks();
     turn(5000);
+    let elapsed = ticks() - since;
     let stats = pool.stats();
     let core = stats.cores.iter().find(|c| c.name == "timed").unwrap();
     // 5000 calls that allocate 32 and 10,000 that free 16; the first 1024 of either may pass before
@@ -248,6 +251,9 @@ fn sampled_calls_are_timed_and_packets_watched_from_birth_to_free() {
         assert!(calls.contains(&time.calls) && time.packets == time.calls * each, "{time:?}");
         assert!(time.ticks_per_packet() > Some(0.0), "{time:?}");
     }
+    // The timed calls are a part of the work.
+    let timed = core.alloc_time.ticks.saturating_add(core.free_time.ticks);
+    assert!(timed <= elapsed, "{timed} of {elapsed} ticks");
     assert_eq!(stats.dwell[0].packets(), core.alloc_time.calls);
     assert!(stats.dwell[0].quantile_ticks(0.5) > Some(1));
     assert_eq!(stats.dwell[1].packets(), 0);

@@ -12,22 +12,44 @@ use linerate_skb::{
 
 use proptest::prelude::*;
 
-type Check = fn(&Skb, &Pool) -> bool;
+type Check = fn(&Skb, &Size) -> bool;
 
-/// Bytes kept for a frame besides its data: the hot line, the cold line, and its place in the depot.
-const HEADER_BYTES: usize = 64 + 64 + 4;
+/// Bytes of a frame's hot line and cold line.
+const LINES_BYTES: usize = 64 + 64;
+/// Bytes of a frame's place in the depot.
+const DEPOT_BYTES: usize = 4;
 /// Bytes of a frame's entry in the table of blocks.
 const BLOCK_BYTES: usize = 16;
+/// Bytes of a jumbo frame: it takes the place of two ordinary frames, and the lines of both.
+const JUMBO_BYTES: usize = 4096;
+/// Jumbo frames of a pool: as many as let a hot list keep one of them.
+const JUMBO_FRAMES: u32 = 8;
+/// Frames of a pool that has too few for a thread's list.
+const UNLISTED: std::ops::Range<u32> = 16..24;
+/// Frames of a pool in which plain drops go to a list of the thread, of 8 frames or more.
+const LISTED: std::ops::Range<u32> = 128..400;
 /// Packets that one call allocates: a group of eight, whose lines may be written together, and one.
 const IN_BULK: usize = 9;
 
-/// Returns the size and header of a pool's only packet.
-fn truesize(pool: &Pool) -> usize {
-    let size = match pool.data_from() {
-        Data::Frames => pool.frame_size(),
-        Data::General => pool.stats().blocks_bytes as usize + BLOCK_BYTES,
-    };
-    size + HEADER_BYTES
+/// The sizes of a new packet, in bytes.
+struct Size {
+    headroom: usize,
+    frame: usize,
+    truesize: usize,
+}
+
+impl Size {
+    /// Returns the sizes of a packet of `pool`. The true size of a packet with a block is known if it
+    /// is the pool's only packet.
+    fn of(pool: &Pool, is_jumbo: bool) -> Size {
+        let frame = if is_jumbo { JUMBO_BYTES } else { pool.frame_size() };
+        let lines = if is_jumbo { 2 * LINES_BYTES } else { LINES_BYTES };
+        let data = match pool.data_from() {
+            Data::Frames => frame,
+            Data::General => pool.stats().blocks_bytes as usize + BLOCK_BYTES,
+        };
+        Size { headroom: pool.headroom(), frame, truesize: data + lines + DEPOT_BYTES }
+    }
 }
 
 /// Each field of the patch, with the check of its counterpart in this crate.
@@ -52,11 +74,11 @@ const FIELDS: &[(&str, Check)] = &[
     ("priority", |skb, _| skb.priority() == 0),
     // As the netfilter fields below: marks are what there is of it here.
     ("security", |skb, _| skb.mark().is_none()),
-    ("truesize", |skb, pool| skb.truesize() == truesize(pool)),
-    ("head", |skb, pool| skb.headroom() == pool.headroom()),
+    ("truesize", |skb, size| skb.truesize() == size.truesize),
+    ("head", |skb, size| skb.headroom() == size.headroom),
     ("data", |skb, _| skb.data().is_empty()),
-    ("tail", |skb, pool| skb.tailroom() == pool.data_room()),
-    ("end", |skb, pool| skb.headroom() + skb.tailroom() == pool.frame_size()),
+    ("tail", |skb, size| skb.tailroom() == size.frame - size.headroom),
+    ("end", |skb, size| skb.headroom() + skb.tailroom() == size.frame),
     ("users", |skb, _| skb_shinfo(skb).dataref == 1),
     ("destructor", |skb, _| !skb.holds()),
     ("nfmark", |skb, _| skb.mark().is_none()),
@@ -92,24 +114,42 @@ fn past() -> impl Strategy<Value = Past> {
     )
 }
 
+/// The call that allocates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Call {
+    Alone,
+    InBulk,
+    /// A jumbo frame, or an ordinary frame alone if the pool has no jumbo frames.
+    Jumbo,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![Just(Call::Alone), Just(Call::InBulk), Just(Call::Jumbo)]
+}
+
 fn kind() -> impl Strategy<Value = (Init, Data, Return, u32)> {
     (
         prop_oneof![Just(Init::AtAlloc), Just(Init::AtFree)],
         prop_oneof![Just(Data::Frames), Just(Data::General)],
         prop_oneof![Just(Return::Local), Just(Return::Home)],
-        16u32..24,
+        prop_oneof![UNLISTED, LISTED],
     )
 }
 
 fn pool((init, data, return_to, frames): (Init, Data, Return, u32)) -> Pool {
     let builder = Pool::builder().frames(frames).init(init).data(data).return_to(return_to);
-    builder.build().unwrap()
+    let has_jumbo = data == Data::Frames && LISTED.contains(&frames);
+    let jumbo_frames = if has_jumbo { JUMBO_FRAMES } else { 0 };
+    builder.jumbo(jumbo_frames, JUMBO_BYTES as u32).build().unwrap()
 }
 
-/// Returns [`IN_BULK`] packets of one call, or a packet that is allocated alone.
-fn allocated(mem: &mut Local, in_bulk: bool) -> Vec<Skb> {
-    if !in_bulk {
-        return vec![mem.alloc_one().unwrap()];
+/// Returns [`IN_BULK`] packets of one call, or one packet.
+fn allocated(mem: &mut Local, call: Call) -> Vec<Skb> {
+    let jumbo_room = mem.pool().jumbo_room();
+    match call {
+        Call::InBulk => {}
+        Call::Jumbo if jumbo_room > 0 => return vec![mem.alloc_len(jumbo_room).unwrap()],
+        Call::Alone | Call::Jumbo => return vec![mem.alloc_one().unwrap()],
     }
     // The empty list is filled with all of them, so that their lines are written in one pass.
     let hot_list_len = mem.hot_list_len();
@@ -189,24 +229,28 @@ proptest! {
     fn every_field_of_the_patch_is_defined_whatever_the_buffers_history(
         kind in kind(),
         pasts in proptest::collection::vec(
-            (past(), any::<bool>()),
+            (past(), call()),
             1..if cfg!(miri) { 6 } else { 30 },
         ),
     ) {
         // Nothing was ever allocated from the reference's pool.
         let (unused, pool) = (pool(kind), pool(kind));
         let (mut fresh, mut mem) = (unused.local_with(1), pool.local_with(3));
-        let reference = fresh.alloc_one().unwrap();
-        for (past, in_bulk) in pasts {
-            let packets = allocated(&mut mem, in_bulk);
-            // `truesize` knows the block of a pool's only packet.
-            let is_sized = !in_bulk || pool.data_from() == Data::Frames;
+        let ordinary = fresh.alloc_one().unwrap();
+        let jumbo = allocated(&mut fresh, Call::Jumbo).remove(0);
+        for (past, call) in pasts {
+            let packets = allocated(&mut mem, call);
+            let is_jumbo = call == Call::Jumbo && pool.jumbo_frames() > 0;
+            let reference = if is_jumbo { &jumbo } else { &ordinary };
+            let size = Size::of(&pool, is_jumbo);
+            let is_sized = call != Call::InBulk || pool.data_from() == Data::Frames;
             for skb in &packets {
                 for (field, defined) in FIELDS {
                     let is_known = is_sized || *field != "truesize";
-                    assert!(!is_known || defined(skb, &pool), "{field} before {past:?}, {kind:?}");
+                    let is_defined = !is_known || defined(skb, &size);
+                    assert!(is_defined, "{field}, {call:?}, before {past:?}, {kind:?}");
                 }
-                assert_eq!(seen(skb), seen(&reference));
+                assert_eq!(seen(skb), seen(reference));
             }
             for skb in packets {
                 live(&mut mem, skb, &past);
