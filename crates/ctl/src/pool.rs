@@ -213,6 +213,7 @@ impl From<&Dwell> for DwellTimes {
 mod tests {
     use super::*;
     use linerate_datapath::{Engine, EngineBuilder};
+    use linerate_sys::thread::allowed_cpus;
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -221,7 +222,12 @@ mod tests {
     fn pool(packets: u64, ask: impl FnOnce(EngineBuilder) -> EngineBuilder) -> PoolReport {
         let engine = Engine::builder().port("gen", &format!("gen:,count={packets}"));
         let engine = engine.port("sink", "sink:");
-        let engine = ask(engine.wire("gen", "sink")).build().unwrap();
+        report(ask(engine.wire("gen", "sink")))
+    }
+
+    /// Runs an engine until its sources have ended, and returns the report of its pool.
+    fn report(engine: EngineBuilder) -> PoolReport {
+        let engine = engine.build().unwrap();
         let stats = engine.stats();
         let running = engine.start().unwrap();
         assert!(running.wait(LONG).unwrap());
@@ -256,5 +262,21 @@ mod tests {
         let dwell = pool.dwell.unwrap();
         assert!(dwell.local.packets > 0 && dwell.local.p50_ticks <= dwell.local.p99_ticks);
         assert_eq!(dwell.remote, DwellTimes::default());
+    }
+
+    #[test]
+    fn matrix_has_a_row_for_the_cpu_that_allocated_and_a_column_for_the_one_that_freed() {
+        let [from, to, ..] = allowed_cpus().unwrap()[..] else {
+            return println!("skipped: one CPU");
+        };
+        // Packets that one worker allocates go over a ring to another worker, which frees them.
+        let engine = Engine::builder().port("gen", "gen:,count=10k").port("r0", "ring:r");
+        let engine = engine.port("r1", "ring:r").port("sink", "sink:");
+        let engine = engine.wire("gen", "r0").wire("r1", "sink").cpus(&[from, to]);
+        let frees = report(engine).remote_frees;
+        let at = |cpu| frees.cpus.iter().position(|c| *c == cpu).unwrap();
+        assert_eq!(frees.matrix[at(from)][at(to)], 10_000, "{frees:?}");
+        assert_eq!(frees.matrix.iter().flatten().sum::<u64>(), 10_000, "{frees:?}");
+        assert_eq!((frees.count, frees.share), (10_000, Some(1.0)));
     }
 }

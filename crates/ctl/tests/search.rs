@@ -112,10 +112,13 @@ fn workers_that_share_a_cpu_are_moved_apart_and_the_rate_rises() {
         failures
             .push((is_quiet, format!("gains {gains:.2?} on CPUs {pinned:?}: {text}{found:#?}")));
     }
-    if failures.iter().any(|(is_quiet, _)| !is_quiet) {
+    let quiet: Vec<&String> =
+        failures.iter().filter(|(is_quiet, _)| *is_quiet).map(|(_, told)| told).collect();
+    // A search can be disturbed between two quiet counts, so a few failures on quiet CPUs prove nothing.
+    if quiet.len() * 2 <= failures.len() {
         return println!("skipped: other programs used the CPUs: {failures:?}");
     }
-    panic!("{}", failures[0].1);
+    panic!("{} of {} attempts on quiet CPUs: {}", quiet.len(), failures.len(), quiet[0]);
 }
 
 #[test]

@@ -359,7 +359,7 @@ fn time_for_which_cpus_are_not_idle_is_counted() {
 }
 
 #[test]
-fn workers_of_a_running_engine_are_where_the_report_says_and_an_end_puts_them_back() {
+fn workers_of_a_running_engine_are_where_the_report_says_and_a_search_after_the_end_is_refused() {
     let engine = linerate_datapath::Engine::builder().port("a", "null:,queues=2");
     let engine = engine.port("b", "null:,queues=2").wire("a", "b").workers(2).build().unwrap();
     let running = engine.start().unwrap();
