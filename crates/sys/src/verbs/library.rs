@@ -51,7 +51,7 @@ impl Library {
 pub struct Device {
     pub(super) library: &'static Library,
     pub(super) raw: NonNull<abi::Context>,
-    name: String,
+    pub(super) name: String,
 }
 
 // SAFETY: all calls of libibverbs may be made by several threads at once.

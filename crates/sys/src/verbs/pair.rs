@@ -410,3 +410,6 @@ impl Drop for QueuePair {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
