@@ -4,6 +4,7 @@ mod cgroup;
 mod clients;
 mod crowd;
 mod fuse;
+mod holes;
 mod hostile;
 mod liars;
 mod model;

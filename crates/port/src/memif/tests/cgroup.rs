@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -35,7 +35,7 @@ const LIMIT: u64 = 96 << 20;
 pub const MEMORY: &str = "memory=32";
 const HOLES: u64 = 31 << 20;
 const POWER: u8 = 10;
-const RING: u64 = 1 << POWER;
+pub const RING: u64 = 1 << POWER;
 /// Longest sleep of the process in the cgroup.
 const SLEEP: Duration = Duration::from_millis(1);
 
@@ -170,6 +170,24 @@ fn hostile() -> u64 {
     number.ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
 
+/// Connects with a file of this length as the only region; its first 64 KiB have a ring in each direction. Returns
+/// `None` if the server ends the connection.
+pub fn connect_with(channel: &Channel, file: &OwnedFd, bytes: u64) -> Option<()> {
+    let tell = |message, fd: Option<_>| {
+        channel.send(&message, fd).ok()?;
+        next(channel).filter(|answer| matches!(answer, Message::Ack | Message::Connected))
+    };
+    tell(Message::AddRegion { index: 0, bytes }, Some(file.try_clone().unwrap()))?;
+    for (at, from_client) in [(0, true), (1 << 15, false)] {
+        rustix::io::pwrite(file, &COOKIE.to_ne_bytes(), at).unwrap();
+        let offset = at as u32;
+        let place = RingPlace { from_client, index: 0, region: 0, offset, power: POWER };
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        tell(Message::AddRing(place), Some(bell))?;
+    }
+    tell(Message::Connect, None).map(drop)
+}
+
 /// Makes a server read a packet from every page of a sparse file, as far as the server allows; `punches` removes
 /// the pages again. Returns `None` if the server ends the connection before.
 fn send_holes(channel: &Channel, punches: bool) -> Option<()> {
@@ -177,19 +195,7 @@ fn send_holes(channel: &Channel, punches: bool) -> Option<()> {
     rustix::fs::ftruncate(&file, HOLES).unwrap();
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     let write = |at: u64, bytes: &[u8]| rustix::io::pwrite(&file, bytes, at).unwrap();
-    let tell = |message, fd: Option<_>| {
-        channel.send(&message, fd).ok()?;
-        next(channel).filter(|answer| matches!(answer, Message::Ack | Message::Connected))
-    };
-    tell(Message::AddRegion { index: 0, bytes: HOLES }, Some(file.try_clone().unwrap()))?;
-    for (at, from_client) in [(0, true), (1 << 15, false)] {
-        write(at, &COOKIE.to_ne_bytes());
-        let offset = at as u32;
-        let place = RingPlace { from_client, index: 0, region: 0, offset, power: POWER };
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        tell(Message::AddRing(place), Some(bell))?;
-    }
-    tell(Message::Connect, None)?;
+    connect_with(channel, &file, HOLES)?;
     let (page, first) = (4096, 1 << 16);
     let (mut head, start) = (0u64, Instant::now());
     for at in (first..HOLES - page).step_by(page as usize) {

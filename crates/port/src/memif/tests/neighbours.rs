@@ -74,14 +74,20 @@ impl Worker {
         self.turns.assert_free();
     }
 
-    /// Stops the worker.
+    /// Stops the worker, which waited in none of its turns.
     pub fn end(self) {
         self.assert_free();
+        self.stop();
+    }
+
+    /// Stops the worker, and returns the time of its longest turn.
+    pub fn stop(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let start = Instant::now();
         self.thread.join().unwrap();
         // Closing a port waits for the port's socket, but for no descriptor of a peer.
         assert!(start.elapsed() < LONG, "the end took {:?}", start.elapsed());
+        self.turns.longest()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A counter of the times that a worker gave up its CPU in a turn, in order to wait, and the time of its longest turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::doctor::kernel;
 
@@ -62,10 +62,15 @@ impl Turns {
         self.taken.load(Ordering::Relaxed)
     }
 
+    /// Returns the time of the longest turn.
+    pub fn longest(&self) -> Duration {
+        Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed))
+    }
+
     /// Asserts that the worker has taken turns, and did not wait in any of them.
     pub fn assert_free(&self) {
         let (taken, waits) = (self.taken(), self.waits.load(Ordering::Relaxed));
-        let longest_ms = self.longest_ns.load(Ordering::Relaxed) as f64 / 1e6;
+        let longest_ms = self.longest().as_secs_f64() * 1e3;
         eprintln!("{waits} waits in {taken} turns; the longest took {longest_ms:.1} ms");
         assert!(taken > 0 && waits == 0, "a worker waited {waits} times in {taken} turns");
     }
@@ -76,7 +81,7 @@ fn wait_in_a_turn_is_counted_and_work_is_not() {
     let turns = Turns::default();
     turns.take(|| (0..1000).for_each(|_| std::hint::spin_loop()));
     turns.assert_free();
-    let block = || std::thread::sleep(std::time::Duration::from_millis(1));
+    let block = || std::thread::sleep(Duration::from_millis(1));
     // Without the page faults of a first call.
     block();
     turns.take(block);
