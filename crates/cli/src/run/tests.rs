@@ -1,7 +1,7 @@
 //! Tests of what a run ends with.
 
 use super::ran::last_lost;
-use super::watch::newly_poor;
+use super::watch::PoorPorts;
 use super::*;
 use crate::errors::{CHECK, UNBALANCED};
 use linerate::{Code, Error, Stopped, Verified};
@@ -37,11 +37,34 @@ fn few_packets_to_an_irq_are_told_once_while_a_run_goes_on() {
     let mut ports = ran(|_, _| (), Ended::Done).stopped.ports;
     ports[0].queues[0].moderation.gathers = true;
     (ports[0].counts.rx_packets, ports[0].counts.wakeups) = (9000, 8000);
-    let (second, mut said) = (Duration::from_secs(1), Vec::new());
-    assert!(newly_poor(&ports, second / 2, &mut said).is_empty(), "too early to say");
-    let [note] = &newly_poor(&ports, second, &mut said)[..] else { panic!("{said:?}") };
+    let (second, mut poor) = (Duration::from_secs(1), PoorPorts::default());
+    assert!(poor.check(ports.clone(), second / 2).is_empty(), "too early to say");
+    let [note] = &poor.check(ports.clone(), second)[..] else { panic!("{poor:?}") };
     assert!(note.starts_with("note: port 'gen': poor use of the CPU: 1.1 packets"), "{note}");
-    assert!(newly_poor(&ports, second, &mut said).is_empty(), "once");
+    (ports[0].counts.rx_packets, ports[0].counts.wakeups) = (18_000, 16_000);
+    assert!(poor.check(ports, 2 * second).is_empty(), "once");
+}
+
+#[test]
+fn port_that_was_used_well_for_an_hour_is_told_by_its_irqs_since_the_last_check() {
+    let mut ports = ran(|_, _| (), Ended::Done).stopped.ports;
+    ports[0].queues[0].moderation.gathers = true;
+    let (mut at, mut poor) = (Duration::ZERO, PoorPorts::default());
+    let mut check = |time: Duration, packets: u64, irqs: u64| {
+        at += time;
+        let counts = &mut ports[0].counts;
+        counts.rx_packets += packets;
+        counts.wakeups += irqs / 2;
+        counts.hold_ends += irqs - irqs / 2;
+        poor.check(ports.clone(), at)
+    };
+    let second = Duration::from_secs(1);
+    assert!(check(3600 * second, 64 * 28_800_000, 28_800_000).is_empty(), "an hour");
+    assert!(check(second, 64 * 8000, 8000).is_empty(), "as well as before");
+    assert!(check(second, 500, 500).is_empty(), "too few irqs");
+    assert!(check(second / 2, 4000, 4000).is_empty(), "too early to say");
+    let [note] = &check(second / 2, 4000, 4000)[..] else { panic!("no note") };
+    assert!(note.contains(" 1.0 packets an irq at 8000 irqs a second "), "{note}");
 }
 
 #[test]

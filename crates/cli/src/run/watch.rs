@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate::{Health, PortStats, Running, Stats};
+use linerate::{Health, PortStats, QueueCounts, Running, Stats};
 use linerate_ctl::poor_use::poorly_used;
 
 use super::{Ended, Path};
@@ -20,6 +20,9 @@ const CHECK_OFTEN: Duration = Duration::from_millis(10);
 /// trouble, long enough to let an idle machine sleep. With the wake-ups of two xdp ports, the
 /// process wakes less than twice a second.
 pub(super) const CHECK_SELDOM: Duration = Duration::from_secs(2);
+/// Shortest time over which the packets and irqs of a port are judged: figures of a shorter time are
+/// not representative.
+const JUDGED: Duration = Duration::from_secs(1);
 
 /// Waits until the run must end, and shows its progress.
 pub(super) fn watch(
@@ -38,7 +41,7 @@ pub(super) fn watch(
         (Some(_), false) => REDRAW,
         (None, false) => CHECK_SELDOM,
     };
-    let (mut down, mut poor) = (Vec::new(), Vec::new());
+    let (mut down, mut poor) = (Vec::new(), PoorPorts::default());
     loop {
         let left = path.time.map_or(interval, |time| time.saturating_sub(start.elapsed()));
         // The end of a short run is found within a sixteenth of its time: rates are by that time.
@@ -63,9 +66,9 @@ pub(super) fn watch(
         if troubled(running.stats(), &mut down, screen) {
             return Ended::Failed;
         }
-        newly_poor(&running.stats().ports(), start.elapsed(), &mut poor)
-            .iter()
-            .for_each(|note| screen.note(note));
+        for note in poor.check(running.stats().ports(), start.elapsed()) {
+            screen.note(&note);
+        }
     }
 }
 
@@ -91,21 +94,45 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     false
 }
 
-/// Returns notes on ports whose irqs carry too few packets, one for each port; `said` has the ports already noted.
-pub(super) fn newly_poor(
-    ports: &[PortStats],
-    time: Duration,
-    said: &mut Vec<String>,
-) -> Vec<String> {
-    let mut notes = Vec::new();
-    // Figures of the first second are not representative.
-    for port in ports.iter().filter(|_| time >= Duration::from_secs(1)) {
-        if !said.contains(&port.name)
-            && let Some(why) = poorly_used(port, time)
-        {
-            notes.push(format!("note: port '{}': {why}\n", port.name));
-            said.push(port.name.clone());
+/// The search for ports whose irqs carry too few packets, while a run goes on.
+#[derive(Debug, Default)]
+pub(super) struct PoorPorts {
+    /// The time of the last check, from the start of the run.
+    checked: Duration,
+    /// The counts of each port at that check.
+    before: Vec<QueueCounts>,
+    /// The names of the ports already noted.
+    said: Vec<String>,
+}
+
+impl PoorPorts {
+    /// Returns notes on ports whose irqs carry too few packets, one for each port; `time` is the time
+    /// since the start of the run. Judges the packets and irqs since the last check, because an average
+    /// of the whole run hides for long that a port's use has become poor.
+    pub fn check(&mut self, mut ports: Vec<PortStats>, time: Duration) -> Vec<String> {
+        let passed = time.saturating_sub(self.checked);
+        if passed < JUDGED {
+            return Vec::new();
         }
+        let now: Vec<QueueCounts> = ports.iter().map(|port| port.counts).collect();
+        let mut notes = Vec::new();
+        for (i, port) in ports.iter_mut().enumerate() {
+            let before = self.before.get(i).copied().unwrap_or_default();
+            for (count, before) in [
+                (&mut port.counts.rx_packets, before.rx_packets),
+                (&mut port.counts.wakeups, before.wakeups),
+                (&mut port.counts.hold_ends, before.hold_ends),
+            ] {
+                *count = count.saturating_sub(before);
+            }
+            if !self.said.contains(&port.name)
+                && let Some(why) = poorly_used(port, passed)
+            {
+                notes.push(format!("note: port '{}': {why}\n", port.name));
+                self.said.push(port.name.clone());
+            }
+        }
+        (self.checked, self.before) = (time, now);
+        notes
     }
-    notes
 }
