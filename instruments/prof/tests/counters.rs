@@ -174,7 +174,7 @@ fn a_bounce_ends_whichever_of_the_two_is_missing() {
 }
 
 #[test]
-fn a_line_that_is_bounced_n_times_shows_about_n_transfers_wherever_the_threads_are() {
+fn a_line_that_is_bounced_n_times_shows_n_to_2n_transfers_wherever_the_threads_are() {
     const N: u64 = 20_000;
     if try_counting(&["LINES_FROM_OTHER_CORE"]).is_none() {
         return;
@@ -183,8 +183,9 @@ fn a_line_that_is_bounced_n_times_shows_about_n_transfers_wherever_the_threads_a
         let Some(transfers) = or_skip(bounce(cpus, N)) else { return };
         let each = transfers as f64 / N as f64;
         println!("CPUs {cpus:?}: {each:.3} transfers for each hand-over");
-        // A spinning reader may lose the line once more between the other's two accesses.
-        assert!((0.8..2.5).contains(&each), "CPUs {cpus:?}: {transfers} transfers for {N}");
+        // The event counts lines that come to this core. A hand-over brings the line once: the reader needs the other's
+        // new value. It may bring the line once more, if the spinning reader loses it between the other's two accesses.
+        assert!((0.95..2.1).contains(&each), "CPUs {cpus:?}: {transfers} transfers for {N}");
     }
 }
 

@@ -130,6 +130,11 @@ mod tests {
                 assert!(text.contains(refusal.fallback.as_str()), "{text}");
             }
         }
+        // The capacity is found out without this list, by trials of its own.
+        let (hardware, _) = here.events.split_at(Quantity::ALL.len());
+        for event in hardware.iter().filter(|e| capacity().at_once == 0 || e.standing.is_none()) {
+            assert!(event.refused.is_some(), "no counter, or no such event: {event:?}");
+        }
         println!("{text}");
         let json = serde_json::to_string(&here).unwrap();
         assert!(json.contains("\"name\":\"L2_LINES_OUT\""), "{json}");
