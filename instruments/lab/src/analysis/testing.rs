@@ -24,6 +24,7 @@ pub(crate) fn metric(over: &str) -> Metric {
         estimate: None,
         same_pct: 1.0,
         expected: vec![expected],
+        expected_overall: None,
     }
 }
 

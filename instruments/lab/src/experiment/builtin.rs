@@ -219,6 +219,35 @@ mod tests {
     }
 
     #[test]
+    fn no_expectation_of_a_built_in_experiment_is_hidden_by_others_in_every_cell() {
+        for (id, _) in BUILTIN {
+            let one = builtin(id).unwrap();
+            for metric in &one.metrics {
+                let found = one.cells.iter().filter_map(|cell| metric.expected_at(&cell.at));
+                let found: Vec<_> = found.collect();
+                let hidden = metric.expected.iter().find(|expected| !found.contains(expected));
+                assert_eq!(hidden, None, "{id}: {}", metric.name);
+            }
+        }
+    }
+
+    /// S1.11: from 80 % of the link the post has 2.2 times the packets an interrupt.
+    #[test]
+    fn coalesce_bus_expects_more_packets_an_interrupt_from_80_per_cent_of_the_link() {
+        let one = builtin("coalesce-bus").unwrap();
+        let metric = one.metrics.iter().find(|metric| metric.name == "packets_per_irq").unwrap();
+        let mut found = 0;
+        for cell in &one.cells {
+            let level = |name: &str| &cell.at.iter().find(|(factor, _)| factor == name).unwrap().1;
+            let Some(expected) = metric.expected_at(&cell.at) else { continue };
+            let from_pct = if level("load").parse::<u32>().unwrap() < 80 { 50.0 } else { 120.0 };
+            assert_eq!((expected.change_pct.0, level("toll").as_str()), (from_pct, "post"));
+            found += 1;
+        }
+        assert_eq!(found, 16, "eight loads, two modes");
+    }
+
+    #[test]
     fn a_quick_run_of_each_is_planned_to_end_within_a_minute() {
         for (id, _) in BUILTIN {
             let planned = builtin(id).unwrap().planned(true);

@@ -127,7 +127,7 @@ fn check_factor(factor: &Factor, before: &[Factor], line: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks a metric that begins on `line`: its figures, and the cells of its expectations.
+/// Checks a metric that begins on `line`: its figures and its expectations.
 fn check_metric(
     metric: &Metric,
     before: &[Metric],
@@ -159,6 +159,25 @@ fn check_metric(
                 names.by_ref().collect::<Vec<_>>().into_iter(),
             ));
         }
+    }
+    check_expectations(metric, line)
+}
+
+/// Refuses two expectations for the same cells, and an expectation over all cells of a metric that
+/// has no line over all cells, because neither direction is better.
+fn check_expectations(metric: &Metric, line: usize) -> Result<()> {
+    let Metric { name, expected, .. } = metric;
+    let is_again = |i: &usize| expected[..*i].iter().any(|before| before.at == expected[*i].at);
+    if let Some(again) = (0..expected.len()).find(is_again) {
+        let at = &expected[again].at;
+        let at: Vec<String> = at.iter().map(|(name, level)| format!("{name}={level}")).collect();
+        let at = if at.is_empty() { "all cells".into() } else { at.join(" ") };
+        let why = format!("metric {name:?} has two expectations for the same cells: {at}");
+        return Err(wrong(line, why).fix("remove one of them, or name more factors in one"));
+    }
+    if metric.expected_overall.is_some() && metric.goal.is_none() {
+        let why = format!("metric {name:?} has [metric.overall], but no line over all cells");
+        return Err(wrong(line, why).fix("better = \"higher\", or better = \"lower\""));
     }
     Ok(())
 }

@@ -10,6 +10,8 @@ mod formula;
 mod here;
 mod show;
 
+use std::cmp::Reverse;
+
 use linerate_seeds::stats::Goal;
 use serde::{Deserialize, Serialize};
 
@@ -185,6 +187,9 @@ pub struct Metric {
     /// The expected values, for given cells or for all of them.
     #[serde(default, rename = "expect", deserialize_with = "document::at_most::<_, _, 64>")]
     pub expected: Vec<Expectation>,
+    /// The expected changes over all cells.
+    #[serde(rename = "overall", skip_serializing_if = "Option::is_none")]
+    pub expected_overall: Option<OverallExpectation>,
 }
 
 /// The estimate of a metric's change.
@@ -228,13 +233,29 @@ pub enum Clock {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
-    /// Factor values of the cells to which the expectation applies; all cells if empty.
+    /// Factor values of the cells to which the expectation applies; all cells if empty. Of several
+    /// expectations for a cell, the one with the most factor values counts.
     #[serde(default, deserialize_with = "document::at", serialize_with = "show::as_map")]
     pub at: Vec<(String, String)>,
     /// Lowest and highest change from the first side to the second, in per cent.
     #[serde(deserialize_with = "document::range")]
     pub change_pct: (f64, f64),
     /// The source of the value, or the reason for it.
+    #[serde(deserialize_with = "document::sentence")]
+    pub source: String,
+}
+
+/// The expected changes of a metric over all cells of the grid, and their source.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverallExpectation {
+    /// Lowest and highest change of the sum over the cells, in per cent.
+    #[serde(deserialize_with = "document::range")]
+    pub sum_pct: (f64, f64),
+    /// Lowest and highest geometric mean of the cells' changes, in per cent.
+    #[serde(deserialize_with = "document::range")]
+    pub geomean_pct: (f64, f64),
+    /// The source of the values, or the reason for them.
     #[serde(deserialize_with = "document::sentence")]
     pub source: String,
 }
@@ -346,10 +367,12 @@ impl Metric {
         self.estimate.unwrap_or(by_clock)
     }
 
-    /// Returns the expected value in a cell.
+    /// Returns the expected value in a cell: of the expectations for it, the one that names the
+    /// most factors; of those that name equally many, the first in the file.
     #[must_use]
     pub fn expected_at(&self, at: &[(String, String)]) -> Option<&Expectation> {
-        self.expected.iter().find(|expected| expected.at.iter().all(|one| at.contains(one)))
+        let applies = |expected: &&Expectation| expected.at.iter().all(|one| at.contains(one));
+        self.expected.iter().filter(applies).min_by_key(|expected| Reverse(expected.at.len()))
     }
 }
 

@@ -11,7 +11,9 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::here::{at_most, commands};
-use crate::experiment::{Clock, Experiment, Factor, Family, FixedPoint, Metric};
+use crate::experiment::{
+    Clock, Experiment, Factor, Family, FixedPoint, Metric, OverallExpectation,
+};
 use crate::scenario::{Place, Scenario, named};
 use crate::settings::Settings;
 
@@ -93,6 +95,14 @@ impl Show<'_> {
                 let at = if at.is_empty() { "everywhere".into() } else { at.join(" ") };
                 let told = format!("expected {from:+} to {to:+} %, {at}: {}", expected.source);
                 text += &wrapped(&told, "      ", "        ");
+            }
+            if let Some(overall) = &metric.expected_overall {
+                let OverallExpectation { sum_pct, geomean_pct, source } = overall;
+                for (of, (from, to)) in [("sum", sum_pct), ("geometric mean", geomean_pct)] {
+                    let told =
+                        format!("expected {from:+} to {to:+} %, {of} over all cells: {source}");
+                    text += &wrapped(&told, "      ", "        ");
+                }
             }
         }
         text

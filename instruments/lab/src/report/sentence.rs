@@ -70,11 +70,7 @@ impl View<'_> {
     fn in_short(&self, metric: &Shown) -> Option<String> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
-        // Leave out cells of which most pairs were disturbed, as the overall line does.
-        let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| is_valid(clock, cell));
-        let cells = self.run.cells.iter().filter(quiet);
-        let effects: Vec<&Effect> = cells.filter_map(|cell| cell.metrics.get(name)).collect();
-        match (effects.as_slice(), all) {
+        match (self.summed(metric).as_slice(), all) {
             ([], _) | ([_, _, ..], None) => None,
             ([one], _) => Some(format!(
                 "{label} {} % {} at {} pairs.",
@@ -88,6 +84,14 @@ impl View<'_> {
                 Some(format!("{label}, {cells} cells: sum {sum}, geometric mean {mean}."))
             }
         }
+    }
+
+    /// Returns a metric's effects in the cells that its overall line sums: without those of which
+    /// most pairs were disturbed.
+    fn summed(&self, metric: &Shown) -> Vec<&Effect> {
+        let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| is_valid(clock, cell));
+        let cells = self.run.cells.iter().filter(quiet);
+        cells.filter_map(|cell| cell.metrics.get(&metric.name)).collect()
     }
 }
 
@@ -165,7 +169,37 @@ pub(super) struct Expectation {
 
 /// Returns all expectations of the run.
 pub(super) fn expectations(view: &View<'_>) -> Vec<Expectation> {
-    view.metrics.iter().flat_map(|metric| of_metric(view, metric)).take(ROWS_MAX).collect()
+    let of = |metric| of_metric(view, metric).into_iter().chain(over_all_cells(view, metric));
+    view.metrics.iter().flat_map(of).take(ROWS_MAX).collect()
+}
+
+/// Returns what is expected of the sum and of the geometric mean over all cells, with the outcome
+/// by their intervals. It is open if they are not of all cells of the experiment's grid.
+fn over_all_cells(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
+    let Some(experiment) = &view.experiment else { return Vec::new() };
+    let declared = experiment.metrics.iter().find(|declared| declared.name == metric.name);
+    let expected = declared.and_then(|declared| declared.expected_overall.as_ref());
+    let all = view.overall(&metric.name).find(|line| line.group == "all");
+    let (Some(expected), Some(all)) = (expected, all) else { return Vec::new() };
+    let (summed, planned) = (view.summed(metric).len(), experiment.cells.len());
+    let told = |(of, (from, to), ends): (&str, (f64, f64), Option<(f64, f64)>)| {
+        let outcome = match ends {
+            _ if summed < planned => format!("open: only {} of {} cells", n(summed), n(planned)),
+            Some((low, high)) if from <= low && high <= to => "met".into(),
+            Some((low, high)) if high < from || to < low => "NOT met, which is a result".into(),
+            _ => OPEN.into(),
+        };
+        let wanted = range((from, to));
+        Expectation {
+            what: format!("{}, {of} over all cells: expected {wanted} %", metric.label),
+            met: outcome == "met",
+            outcome,
+            source: shown(&expected.source),
+        }
+    };
+    let sum = ("sum", expected.sum_pct, all.sum_ci95_pct);
+    let mean = ("geometric mean", expected.geomean_pct, all.geomean_ci95_pct);
+    [sum, mean].map(told).into()
 }
 
 fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {

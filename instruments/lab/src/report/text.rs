@@ -21,7 +21,8 @@ use super::words::{n, short};
 use crate::analysis::distinct;
 use crate::record::{Effect, Ledger, Run, Verdict};
 
-/// Most tables in a post's layout that are printed.
+/// Most tables in a post's layout that are printed, except those of post 001: the headline has the
+/// CPU time of every cell, and only these tables have the latency beside it.
 const POSTED_MAX: usize = 4;
 
 /// Most lines of tables; metrics that do not fit are listed by name. The headline always has its
@@ -120,8 +121,9 @@ const CHAINS: &str =
 fn posted(view: &View<'_>) -> String {
     let [a, b] = view.sides();
     let tables = posted::of(view);
+    let most = if view.run.experiment.seed_post == "001" { tables.len() } else { POSTED_MAX };
     let (mut text, mut legend) = (String::new(), "");
-    for posted in tables.iter().take(POSTED_MAX) {
+    for posted in tables.iter().take(most) {
         let Posted { sides: [its_a, its_b], title, text: table, beside, .. } = posted;
         let title =
             format!("In the post's layout, {a} for its {its_a} and {b} for its {its_b}: {title}");
@@ -141,7 +143,7 @@ fn posted(view: &View<'_>) -> String {
             text += &wrapped(legend, "  ", "  ");
         }
     }
-    if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {
+    if let Some(more) = tables.len().checked_sub(most).filter(|more| *more > 0) {
         text += &format!("  {} more such tables with --html\n", n(more));
     }
     let model: Vec<String> = crossover::lines(view).into_iter().chain(reads::lines(view)).collect();

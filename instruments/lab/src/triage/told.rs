@@ -34,8 +34,12 @@ const FIGURES: [&str; 8] = [
 ];
 
 /// The kernel counts of receivers, listed if they are not 0.
-const RECEIVERS: [&str; 18] = [
+const RECEIVERS: [&str; 22] = [
     "missed",
+    "rx_errs",
+    "rx_drop",
+    "rx_fifo",
+    "rx_frame",
     "backlog_drop",
     "ip_in_hdr_errors",
     "ip_in_discards",

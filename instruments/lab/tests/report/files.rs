@@ -1,6 +1,8 @@
 //! Files of a report's charts: their figures and units.
 
+use linerate_lab::record::Run;
 use linerate_lab::report::html;
+use linerate_prof::profile::Stack;
 use linerate_show::number::figure;
 
 use crate::fixture::{batch, coalesce, pool, skbinit};
@@ -59,11 +61,7 @@ fn cells_and_matrices_that_are_not_drawn_are_counted() {
 #[test]
 fn files_of_drawn_profiles_have_the_figures_of_their_bars_with_the_unit() {
     let page = without_documents(&html(&[pool()]));
-    let file = |name: &str| {
-        let begin = format!("<a download=\"{name}.csv\" href=\"data:text/csv;charset=utf-8,");
-        let (_, rest) = page.split_once(&begin).unwrap();
-        decoded(rest.split('"').next().unwrap())
-    };
+    let file = |name: &str| file(&page, name);
     let (unit, (functions, chains)) = ("samples/1000 packets", (file("functions"), file("chains")));
     assert!(
         functions.starts_with(&format!("function,stage,a ({unit}),b ({unit})\n")),
@@ -91,6 +89,41 @@ fn files_of_drawn_profiles_have_the_figures_of_their_bars_with_the_unit() {
         page.contains(&format!("<title>malloc: {} {unit}, fell</title>", tip(a, b))),
         "{malloc}"
     );
+}
+
+/// S1.22.
+#[test]
+fn file_of_over_1000_call_chains_ends_with_the_number_and_the_sum_of_those_left_out() {
+    let mut run = pool();
+    for (profile, scale) in run.profiles[..2].iter_mut().zip([1_u64, 2]) {
+        let chain = |n: u64| Stack {
+            frames: vec!["start_thread".into(), format!("f{n:04}")],
+            count: scale * (2000 - n),
+        };
+        profile.stacks = (0..1200).map(chain).collect();
+    }
+    let told = |run: &Run| file(&without_documents(&html(std::slice::from_ref(run))), "chains");
+    let csv = told(&run);
+    let lines: Vec<&str> = csv.lines().skip(1).collect();
+    assert_eq!(lines.len(), 1001, "{csv}");
+    assert!(lines[0].starts_with("start_thread;f0000,") && !csv.contains("f1000"), "{csv}");
+    // The sum of 801 to 1,000, for each of 2,400 thousand packets; side B has the double.
+    let [name, a, b] = lines[1000].split(',').collect::<Vec<_>>()[..] else { panic!("{csv}") };
+    assert_eq!(name, "[200 more in the run's document]");
+    for (value, sum) in [(a, 180_100.0), (b, 360_200.0)] {
+        let value: f64 = value.parse().unwrap();
+        assert!((value - sum / 2400.0).abs() < 1e-6, "{value}");
+    }
+    run.profiles[..2].iter_mut().for_each(|profile| profile.stacks.truncate(1000));
+    let csv = told(&run);
+    assert!(csv.lines().count() == 1001 && !csv.contains("more in the run"), "{csv}");
+}
+
+/// Returns the first file of a chart with this name.
+fn file(page: &str, name: &str) -> String {
+    let begin = format!("<a download=\"{name}.csv\" href=\"data:text/csv;charset=utf-8,");
+    let (_, rest) = page.split_once(&begin).unwrap();
+    decoded(rest.split('"').next().unwrap())
 }
 
 /// Returns the text of a data URI.

@@ -310,8 +310,39 @@ fn overall(metric: &str, group: &str, pct: f64) -> OverallRecord {
     }
 }
 
+/// Returns a side's profile of a cell with functions of every column of the table of stages, 1,000
+/// samples of side A and 500 of side B without idle time.
+pub fn stages(side: &str, cell: &str) -> ProfileRecord {
+    let rows = [
+        ("linerate_port::xdp::Xdp::rx_burst", [150, 40]),
+        ("linerate_datapath::engine::forward", [60, 21]),
+        ("handle_irq_event", [15, 33]),
+        ("ip_rcv", [45, 18]),
+        ("tcp_v4_rcv", [80, 52]),
+        ("sock_recvmsg", [35, 47]),
+        ("__memmove_avx_unaligned_erms", [125, 26]),
+        ("malloc", [170, 71]),
+        ("schedule", [60, 20]),
+        ("entry_SYSCALL_64", [30, 13]),
+        ("native_queued_spin_lock_slowpath", [20, 9]),
+        ("USER", [100, 50]),
+        // Only its stage tells that it is of a program.
+        ("clock_gettime", [40, 34]),
+        ("frobnicate", [70, 66]),
+        ("default_idle", [5_000, 7_000]),
+    ];
+    let row = |(symbol, counts): (&str, [u64; 2])| ProfileRow {
+        symbol: symbol.into(),
+        count: counts[usize::from(side == "b")],
+        code_bytes: None,
+        stage: (symbol == "clock_gettime").then(|| "user".into()),
+    };
+    let (rows, stacks) = (rows.map(row).into(), Vec::new());
+    ProfileRecord { rows, stacks, cutoff: 0, ..profile(side, cell, 1.0) }
+}
+
 /// Returns a side's profile of a cell; `ratio` changes what buffers and locks take.
-pub fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
+fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
     let rows = [
         ("linerate_skb::pool::Pool::alloc", 382, 432, true),
         ("linerate_skb::pool::Pool::free", 241, 128, true),

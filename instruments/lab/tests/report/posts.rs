@@ -4,7 +4,7 @@ use linerate_lab::record::{Effect, PairRecord, Run, Status, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
-use crate::fixture::{batch, coalesce, coalesce_bus, profile};
+use crate::fixture::{batch, coalesce, coalesce_bus, stages};
 
 /// Returns a pair whose windows have these figures on the sides.
 fn pair(a: &[(&str, f64)], b: &[(&str, f64)], packets: u64) -> PairRecord {
@@ -162,6 +162,39 @@ fn no_crossover_is_told_across_a_price_without_figures() {
     }
 }
 
+/// S1.12.
+#[test]
+fn cpu_time_of_post_001_has_the_latency_beside_however_many_tables_there_are() {
+    let mut run = coalesce();
+    run.run.config_toml = Some(include_str!("../../experiments/coalesce.toml").into());
+    let cell = run.cells.remove(0);
+    run.cells.clear();
+    for n in 0_i32..6 {
+        let mut cell = cell.clone();
+        cell.at.insert("mode".into(), format!("m{n}"));
+        for (metric, base) in [("cpu_pct", 50), ("receipt_p50_us", 300), ("receipt_p99_us", 500)] {
+            let effect = cell.metrics.get_mut(metric).unwrap();
+            (effect.a, effect.b) = (f64::from(base + n), f64::from(base - 10 - n));
+        }
+        run.cells.push(cell);
+    }
+    let told = text(&run);
+    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    for n in 0_i32..6 {
+        let (row, title) = (format!("mode=m{n} "), format!("coalescing: mode=m{n}, port=xdp"));
+        assert!(told.lines().any(|line| line.trim_start().starts_with(&row)), "{told}");
+        let (_, rest) = words.split_once(&title).expect(&title);
+        let table = rest.split("In the post's layout").next().unwrap();
+        for wanted in [
+            format!("25 2.0 3.5 {}.0 {}.0", 50 + n, 40 - n),
+            format!("25 100.0 99.5 {}.0 {}.0 {}.0 {}.0", 300 + n, 290 - n, 500 + n, 490 - n),
+        ] {
+            assert!(table.contains(&wanted), "no {wanted:?} in {table}");
+        }
+    }
+    assert!(!words.contains("more such tables"), "{told}");
+}
+
 /// Checks that a cell without effects, because a side missed its load, still has the figures of the
 /// side that reached it.
 #[test]
@@ -229,15 +262,15 @@ fn busy_time_of_post_001_is_told_by_stage_where_it_was_sampled() {
     let mut run = coalesce();
     assert!(!text(&run).contains("by stage, by samples"), "nothing was sampled");
     let cell = "load=25 mode=fixed port=xdp";
-    run.profiles.extend(["a", "b"].map(|side| profile(side, cell, 1.0)));
+    run.profiles.extend(["a", "b"].map(|side| stages(side, cell)));
     let told = text(&run);
     let all = rows(&told, "Busy CPU time by stage, by samples");
-    // Memory 1,906 of 3,968, polling 1,660, copy 233, the lock 88, IP 81; the idle samples are not in it.
-    let a = [
-        "25", "A", "3,968", "41.8", "0.0", "2.0", "0.0", "0.0", "5.9", "48.0", "2.2", "0.0", "0.0",
-    ];
-    let b = [&["B"], &a[2..]].concat();
-    assert!(all.contains(&a.to_vec()) && all.contains(&b), "{told}");
+    // Polling, interrupts, IP, TCP, sockets, copies, memory, kernel, programs and others, in this
+    // order; the idle samples are not in it.
+    let a = ["21.0", "1.5", "4.5", "8.0", "3.5", "12.5", "17.0", "11.0", "14.0", "7.0"];
+    let b = ["12.2", "6.6", "3.6", "10.4", "9.4", "5.2", "14.2", "8.4", "16.8", "13.2"];
+    let [a, b] = [[&["25", "A", "1,000"][..], &a].concat(), [&["B", "500"][..], &b].concat()];
+    assert!(all.contains(&a) && all.contains(&b), "{told}");
     assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
     assert!(html(&[run]).contains("Busy CPU time by stage"));
 }

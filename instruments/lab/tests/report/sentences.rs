@@ -1,9 +1,9 @@
 //! Tests of what a report says of its headline, of quick runs, and of bounds.
 
-use linerate_lab::record::Verdict;
+use linerate_lab::record::{Run, Verdict};
 use linerate_lab::report::{html, text};
 
-use crate::fixture::{pool, skbinit};
+use crate::fixture::{POOL, pool, skbinit};
 
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -55,4 +55,43 @@ fn sum_over_a_bound_has_the_reason_why_there_is_no_interval() {
                nothing)";
     assert!(words(&text(&run)).contains(sum), "{}", text(&run));
     assert!(html(&[run]).contains(sum));
+}
+
+/// Returns a run of the experiment `pool` that expects these ranges of its headline over all cells.
+fn expecting(sum_pct: &str, geomean_pct: &str) -> Run {
+    let mut run = pool();
+    let table = format!(
+        "[metric.overall]\nsum_pct = {sum_pct}\ngeomean_pct = {geomean_pct}\nsource = \"ours\"\n"
+    );
+    let next = "[[metric]]\nname = \"cost_ns_per_packet\"";
+    run.run.config_toml = Some(POOL.replacen(next, &format!("{table}{next}"), 1));
+    for line in run.overall.iter_mut().filter(|line| line.group == "all") {
+        (line.sum_ci95_pct, line.geomean_ci95_pct) = (Some((-41.4, -39.4)), Some((-43.0, -40.0)));
+    }
+    run
+}
+
+#[test]
+fn expectation_of_the_sum_and_of_the_mean_over_all_cells_is_judged_by_their_intervals() {
+    let sum = "buffer_ticks_per_packet, sum over all cells: expected";
+    let mean = "buffer_ticks_per_packet, geometric mean over all cells: expected";
+    let run = expecting("[-42, -39]", "[-100, -44]");
+    for wanted in [
+        format!("{sum} -42 to -39 % (ours): met "),
+        format!("{mean} -100 to -44 % (ours): NOT met, which is a result"),
+    ] {
+        assert!(words(&text(&run)).contains(&wanted), "no {wanted:?} in {}", text(&run));
+    }
+    assert!(html(&[run]).contains("sum over all cells: expected -42 to -39 %"));
+    let mut run = expecting("[-100, -40]", "[-39, 1000]");
+    let told = words(&text(&run));
+    assert!(told.contains(&format!("{sum} -100 to -40 % (ours): open: the interval")), "{told}");
+    assert!(told.contains(&format!("{mean} -39 to +1000 % (ours): NOT met")), "{told}");
+    // A part of the grid decides nothing, nor do cells of which most pairs were disturbed.
+    run.cells[0].pairs.iter_mut().for_each(|pair| pair.cost_accepted = false);
+    let (told, open) = (words(&text(&run)), "open: only 3 of 4 cells");
+    assert!(told.contains(&format!("{mean} -39 to +1000 % (ours): {open}")), "{told}");
+    run.overall.clear();
+    assert!(!text(&run).contains("over all cells: expected"), "{}", text(&run));
+    assert!(!text(&pool()).contains("over all cells: expected"));
 }

@@ -292,6 +292,68 @@ fn names_that_are_there_twice_are_refused() {
     );
 }
 
+/// Returns the file's expectation, for the cells `at` and down from `to` per cent.
+fn expectation(at: &str, to: &str) -> String {
+    let part = &GOOD[GOOD.find("[[metric.expect]]").unwrap()..GOOD.find("[[fixed]]").unwrap()];
+    part.replacen("{ change = \"both\" }", at, 1).replacen("-51", to, 1)
+}
+
+#[test]
+fn expectation_that_names_the_most_factors_wins_wherever_it_stands_and_of_equals_the_first() {
+    let only = expectation("{ change = \"both\" }", "-51");
+    let general = expectation("{}", "-40");
+    let specific = expectation("{ change = \"both\", path = \"tcp\" }", "-70");
+    let equal = expectation("{ path = \"tcp\" }", "-30");
+    // The cells are both/ring, both/tcp, frames/ring and frames/tcp.
+    let highest = [-51.0, -70.0, -40.0, -30.0].map(Some);
+    for order in [
+        [&general, &only, &specific, &equal],
+        [&equal, &specific, &only, &general],
+        [&specific, &general, &equal, &only],
+    ] {
+        assert_eq!(highest_of(&only, &order), highest, "{order:?}");
+    }
+    assert_eq!(highest_of(&only, &[&only, &equal])[1], Some(-51.0));
+    assert_eq!(highest_of(&only, &[&equal, &only])[1], Some(-30.0));
+}
+
+/// Returns the highest expected change of each cell, with `others` in place of the file's `only`
+/// expectation.
+fn highest_of(only: &str, others: &[&String]) -> [Option<f64>; 4] {
+    let others: String = others.iter().map(|one| one.as_str()).collect();
+    let mine = Experiment::parse(&GOOD.replacen(only, &others, 1), "mine.toml").unwrap();
+    let expected = |cell: usize| mine.metrics[0].expected_at(&mine.cells[cell].at);
+    [0, 1, 2, 3].map(|cell| Some(expected(cell)?.change_pct.1))
+}
+
+#[test]
+fn two_expectations_for_the_same_cells_are_refused_with_the_line_of_their_metric() {
+    let only = expectation("{ change = \"both\" }", "-51");
+    let one = expectation("{ change = \"both\", path = \"tcp\" }", "-70");
+    let other = expectation("{ path = \"tcp\", change = \"both\" }", "-60");
+    let (why, fix) = refused(&only, &format!("{only}{one}{other}"));
+    let same = "mine.toml:46: metric \"cost\" has two expectations for the same cells";
+    assert_eq!(why, format!("{same}: change=both path=tcp"));
+    assert_eq!(fix, "remove one of them, or name more factors in one");
+    let all = only.replacen("at = { change = \"both\" }\n", "", 1);
+    assert_eq!(refused(&only, &format!("{all}{all}")).0, format!("{same}: all cells"));
+}
+
+#[test]
+fn expectation_over_all_cells_is_read_and_needs_a_better_direction() {
+    let table = "[metric.overall]\nsum_pct = [20.73, 1000]\ngeomean_pct = [39.4, 2000]\n\
+                 source = \"post 002\"\n[[fixed]]";
+    let text = GOOD.replacen("[[fixed]]", table, 1);
+    let mine = Experiment::parse(&text, "mine.toml").unwrap();
+    let overall = mine.metrics[0].expected_overall.as_ref().unwrap();
+    assert_eq!((overall.sum_pct, overall.geomean_pct), ((20.73, 1000.0), (39.4, 2000.0)));
+    let text = text.replacen("better = \"lower\"\n", "", 1);
+    let e = Experiment::parse(&text, "mine.toml").unwrap_err();
+    let why = "mine.toml:46: metric \"cost\" has [metric.overall], but no line over all cells";
+    assert_eq!(e.why, why);
+    assert_eq!(e.fix, "better = \"higher\", or better = \"lower\"");
+}
+
 #[test]
 fn missing_key_is_reported_with_the_line_of_its_table() {
     assert_eq!(

@@ -31,7 +31,8 @@ const NAMED: f64 = 0.02;
 const FRAMES_MAX: usize = 4000;
 /// Most functions of a chain that are drawn, from the outermost; the kernel records fewer.
 const DEPTH_MAX: usize = 160;
-/// Most call chains in the CSV file; the run's document has the others.
+/// Most call chains in the CSV file, whose last line has the sum of the others. The run's document
+/// has them, up to a limit in bytes, beyond which it has only the sum of the rarest.
 const FILED_MAX: usize = 1000;
 /// Height of a function.
 const HIGH: f64 = 16.0;
@@ -85,16 +86,23 @@ pub(super) fn graphs(profiles: &Profiles, sides: [&str; 2]) -> String {
 }
 
 /// Formats the most frequent call chains as CSV, the functions of a chain from the outermost, with `;`
-/// between them, and the counts scaled as they are drawn.
+/// between them, and the counts scaled as they are drawn. The last line has the number and the sum of
+/// the chains that are left out, if there are any.
 fn csv(diff: &Diff, mut chains: Vec<(&str, [u64; 2])>) -> String {
     chains.sort_by_key(|(_, [a, b])| std::cmp::Reverse(a.saturating_add(*b)));
+    let others = chains.split_off(chains.len().min(FILED_MAX));
     let line = |(stack, counts): &(&str, [u64; 2])| {
         let [a, b] = [0, 1].map(|side| scaled(diff, *counts, side));
         format!("{},{a},{b}\n", quoted(stack))
     };
     let unit = unit_of(diff);
-    format!("chain,a ({unit}),b ({unit})\n")
-        + &chains.iter().take(FILED_MAX).map(line).collect::<String>()
+    let mut csv = format!("chain,a ({unit}),b ({unit})\n");
+    csv.extend(chains.iter().map(line));
+    if !others.is_empty() {
+        let name = format!("[{} more in the run's document]", others.len());
+        csv += &line(&(name.as_str(), sum(&others)));
+    }
+    csv
 }
 
 /// Draws the chains of one side, where `widest` has the whole width.
@@ -144,8 +152,9 @@ fn scaled(diff: &Diff, [a, b]: [u64; 2], side: usize) -> f64 {
     if side == 0 { diff.scale.without(a) } else { diff.scale.with(b) }
 }
 
-fn sum(chains: &[Chain<'_>]) -> [u64; 2] {
-    let plus =
-        |[a, b]: [u64; 2], (_, [c, d]): &Chain<'_>| [a.saturating_add(*c), b.saturating_add(*d)];
+fn sum<T>(chains: &[(T, [u64; 2])]) -> [u64; 2] {
+    let plus = |[a, b]: [u64; 2], (_, [c, d]): &(T, [u64; 2])| {
+        [a.saturating_add(*c), b.saturating_add(*d)]
+    };
     chains.iter().fold([0; 2], plus)
 }

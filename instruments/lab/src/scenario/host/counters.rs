@@ -47,12 +47,20 @@ const COUNTED: [(&str, &str, &str); 23] = [
 ];
 const DROPS: usize = 9;
 
-/// The figures of [`COUNTED`]'s drops and errors, and of the input backlog.
-pub(crate) const RECEIVER: [&str; DROPS + 1] = {
-    let mut names = ["backlog_drop"; DROPS + 1];
+/// Errors and drops of the hosts' devices when they receive: our names, and the fields in /proc/net/dev. They are no
+/// part of `receiver_lost`: a packet without room in the backlog is in `backlog_drop` already, and the others do not
+/// reach the host's IP layer, so that `driver_lost` or `outlet_lost` has them.
+///
+/// Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
+const DEVICE: [(&str, usize); 4] =
+    [("rx_errs", 2), ("rx_drop", 3), ("rx_fifo", 4), ("rx_frame", 5)];
+
+/// The figures of the input backlog, of [`COUNTED`]'s drops and errors, and of [`DEVICE`].
+pub(crate) const RECEIVER: [&str; 1 + DROPS + DEVICE.len()] = {
+    let mut names = ["backlog_drop"; 1 + DROPS + DEVICE.len()];
     let mut i = 0;
-    while i < DROPS {
-        names[i + 1] = COUNTED[i].2;
+    while i < DROPS + DEVICE.len() {
+        names[i + 1] = if i < DROPS { COUNTED[i].2 } else { DEVICE[i - DROPS].0 };
         i += 1;
     }
     names
@@ -69,6 +77,8 @@ pub(super) struct Kernel {
     hosts_out: u64,
     /// Packets received by the hosts' IP layers.
     hosts_in: u64,
+    /// Errors and drops of the hosts' devices, in the order of [`DEVICE`].
+    hosts_rx: [u64; DEVICE.len()],
     /// Packets given to the engine's devices, accepted or not; and those that the devices refused.
     devices: [u64; 2],
     /// Packets for which a CPU's input backlog had no room, over all namespaces.
@@ -109,8 +119,15 @@ impl Kernel {
             None => format!("{name} n/a"),
         });
         let refused = self.devices[1].saturating_sub(before.devices[1]);
+        let hosts = self.hosts_rx_since(before).map(|(name, n)| format!("{name} {n}"));
         let devices = [format!("refused by the engine's devices {refused}")];
-        named.chain(devices).collect::<Vec<_>>().join(", ")
+        named.chain(hosts).chain(devices).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the errors and drops of the hosts' devices since `before`, each with its name.
+    fn hosts_rx_since(&self, before: &Kernel) -> [(&'static str, u64); DEVICE.len()] {
+        let since = |i: usize| self.hosts_rx[i].saturating_sub(before.hosts_rx[i]);
+        std::array::from_fn(|i| (DEVICE[i].0, since(i)))
     }
 
     /// Passes the counts since `before` to `tell`: each count by its name, and the losses on each
@@ -123,6 +140,9 @@ impl Kernel {
             if let Some(count) = count {
                 tell(name, *count as f64);
             }
+        }
+        for (name, count) in self.hosts_rx_since(before) {
+            tell(name, count as f64);
         }
         let less = |now: u64, then: u64| now as f64 - then as f64;
         let [received, sent] = [0, 1].map(|i| less(self.engine[i], before.engine[i]));
@@ -176,14 +196,15 @@ impl Counters {
             }
             kernel.hosts_in += field(&text, "Ip:", "InReceives")
                 .ok_or_else(|| unreadable(&io::Error::other("no InReceives in /proc/net/snmp")))?;
-            let [sent, refused, received] = devices(&self::text(dev)?);
+            let [sent, refused, received, errors @ ..] = devices(&self::text(dev)?);
             hosts += sent + refused;
             taken += received;
+            kernel.hosts_rx.iter_mut().zip(errors).for_each(|(sum, n)| *sum += n);
         }
         kernel.hosts_out = hosts;
         kernel.devices = match &mut self.devices {
             Some(dev) => {
-                let [sent, refused, _] = devices(&text(dev)?);
+                let [sent, refused, ..] = devices(&text(dev)?);
                 [sent + refused, refused]
             }
             None => [taken, 0],
@@ -207,16 +228,17 @@ fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     values.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Reads the packets sent, refused and received from /proc/net/dev, over all interfaces except the
-/// loopback.
-fn devices(dev: &str) -> [u64; 3] {
-    let mut sums = [0; 3];
+/// Reads the packets sent, refused and received from /proc/net/dev, and the counts of [`DEVICE`], over
+/// all interfaces except the loopback.
+fn devices(dev: &str) -> [u64; 3 + DEVICE.len()] {
+    let mut sums = [0; 3 + DEVICE.len()];
     for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {
         if name.trim() == "lo" {
             continue;
         }
         let counts: Vec<u64> = counts.split_whitespace().flat_map(str::parse).collect();
-        for (sum, at) in sums.iter_mut().zip([9, 11, 1]) {
+        let fields = [9, 11, 1].into_iter().chain(DEVICE.map(|(_, at)| at));
+        for (sum, at) in sums.iter_mut().zip(fields) {
             *sum += counts.get(at).copied().unwrap_or(0);
         }
     }
@@ -236,6 +258,10 @@ fn unreadable(e: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use linerate_skb::Pool;
+
     use super::*;
 
     #[test]
@@ -250,15 +276,49 @@ mod tests {
     #[test]
     fn devices_and_backlogs_are_read_as_the_kernel_prints_them() {
         let dev = "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12\n  \
-                   eth0: 100 20 0 3 0 0 0 0 900 30 0 4 0 0 0 0\n  eth1:1 1 0 0 0 0 0 0 1 1 0 1 0 0 0 0\n";
-        assert_eq!(devices(dev), [31, 5, 21]);
-        assert_eq!(devices("eth0: x\n:\n"), [0, 0, 0]);
+                   eth0: 100 20 6 3 7 8 0 0 900 30 0 4 0 0 0 0\n  eth1:1 1 0 40 0 50 0 0 1 1 0 1 0 0 0 0\n";
+        assert_eq!(devices(dev), [31, 5, 21, 6, 43, 7, 58]);
+        assert_eq!(devices("eth0: x\n:\n"), [0; 7]);
         assert_eq!(dropped("0938cdaf 00005d5c 0000000d\n08e8eea1 00000001 0000001d\nx\n"), 0x5d5d);
     }
 
     #[test]
+    fn counts_of_both_hosts_are_added_up_and_those_of_the_engines_devices_are_apart() {
+        let name = format!("linerate-counters-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).unwrap();
+            File::open(folder.join(name)).unwrap()
+        };
+        let netstat = "TcpExt: PruneCalled PFMemallocDrop\nTcpExt: 0 2\n";
+        let host = |name: &str, dev: &str| {
+            let snmp = "Ip: InReceives InDiscards\nIp: 50 1\n";
+            [("snmp", snmp), ("netstat", netstat), ("dev", dev)]
+                .map(|(kind, text)| file(&format!("{name}-{kind}"), text))
+        };
+        let west = host("west", "eth0: 0 60 1 2 3 4 0 0 0 70 0 5 0 0 0 0\n");
+        let east = host("east", "eth0: 0 61 10 20 30 40 0 0 0 71 0 0 0 0 0 0\n");
+        let mut counters = Counters {
+            hosts: vec![west, east],
+            devices: Some(file("middle", "w0: 0 9 500 500 500 500 0 0 0 80 0 6 0 0 0 0\n")),
+            softnet: file("softnet", "00000001 0000000a 00000000\n"),
+            both: true,
+        };
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let kernel = counters.read(&Reading::of_pool(&pool)).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(kernel.hosts_rx, [11, 22, 33, 44]);
+        assert_eq!((kernel.hosts_out, kernel.hosts_in), (70 + 5 + 71, 100));
+        assert_eq!((kernel.devices, kernel.backlog), ([86, 6], 10));
+        let drops = kernel.drops_since(&Kernel { named: kernel.named, ..Kernel::default() });
+        let told = "PFMemallocDrop 0, rx_errs 11, rx_drop 22, rx_fifo 33, rx_frame 44, refused by";
+        assert!(drops.contains(told), "{drops}");
+    }
+
+    #[test]
     fn each_part_of_the_way_has_the_losses_between_its_ends() {
-        let before = Kernel { backlog: 7, ..Kernel::default() };
+        let before = Kernel { backlog: 7, hosts_rx: [0, 5, 0, 0], ..Kernel::default() };
         let mut named = [Some(0); COUNTED.len()];
         (named[5], named[9]) = (Some(2), Some(99));
         let now = Kernel {
@@ -267,6 +327,8 @@ mod tests {
             engine: [97, 92],
             devices: [90, 3],
             hosts_in: 86,
+            // These are told, and are no part of the receiver's losses.
+            hosts_rx: [1, 25, 300, 4000],
             both: true,
             // At most three of these are this side's: a device refused three.
             backlog: 11,
@@ -277,11 +339,16 @@ mod tests {
         let lost = ["inlet", "core", "driver", "outlet", "receiver"];
         let lost = lost.map(|part| told[&format!("{part}_lost")]);
         assert_eq!(lost, [3.0, 5.0, 2.0, 1.0, 3.0 + 2.0], "{told:?}");
+        let device = ["rx_errs", "rx_drop", "rx_fifo", "rx_frame"];
+        assert_eq!(device.map(|name| told[name]), [1.0, 20.0, 300.0, 4000.0]);
+        assert!(device.iter().all(|name| RECEIVER.contains(name)), "{RECEIVER:?}");
         let drops = now.drops_since(&zero);
         assert!(
             drops.starts_with("InHdrErrors 0, InDiscards 0, InErrs 0, InErrors 0, "),
             "{drops}"
         );
         assert!(drops.contains("TCPRcvQDrop 2,") && drops.ends_with("devices 3"), "{drops}");
+        let device = "rx_errs 1, rx_drop 20, rx_fifo 300, rx_frame 4000, refused by";
+        assert!(drops.contains(device), "{drops}");
     }
 }

@@ -186,6 +186,10 @@ const OWN: &[Figure] = figures! {
     "tcp_dsack_recv" "segments" "TCPDSACKRecv: the receiver had it already, so it was sent again for nothing.";
     "tcp_sack_reorder" "times" "TCPSACKReorder: TCP has seen that packets came in another order.";
     "tcp_spurious_rtx_host_queues" "segments" "TCPSpuriousRtxHostQueues: to be sent again, and still in the host's own queue.";
+    "rx_errs" "packets" "errs of the hosts' devices when they receive (/proc/net/dev). This and the next three are no part of `receiver_lost`: `driver_lost` and `outlet_lost` count packets that do not reach a host's IP layer.";
+    "rx_drop" "packets" "drop: the device, or the kernel behind it, dropped them; those without room in the input backlog among them.";
+    "rx_fifo" "packets" "fifo: the device's receive queue overran.";
+    "rx_frame" "packets" "frame: errors of length, checksum or alignment, and overruns.";
     "probes" "datagrams" "Probes sent from west to east.";
     "probes_lost" "datagrams" "Of these, those that did not arrive: not within 0.2 s of the window either.";
     "receipt_count" "datagrams" "Probes whose latency counts: all that were due, but for the window's last tenth.";

@@ -74,30 +74,22 @@ impl Tcp {
     /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each adapter, the eastern
     /// ends are in user space, on these.
     pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Tcp> {
-        let answer = config.answer_bytes();
-        let answered = answer > 0;
         let stack = |(adapter, queue)| Stack::start(config, hosts, adapter, queue);
         let mut tcp = Tcp {
             crew: Crew::new(),
-            unanswered: (!answered).then_some(config.message as u64),
+            unanswered: (config.answer_bytes() == 0).then_some(config.message as u64),
             written: 0,
             readers: Vec::new(),
             stacks: queues.into_iter().enumerate().map(stack).collect::<Result<_>>()?,
         };
-        let all = config.adapters * config.connections;
-        let messages = if answered { 1 } else { config.message };
-        for number in 0..all {
+        for number in 0..config.adapters * config.connections {
             let (adapter, connection) = (number / config.connections, number % config.connections);
             let failed = |e: io::Error| {
                 Error::new(Code::System, "cannot connect west to east", e.to_string())
             };
             let address = hosts::east(adapter);
             let listener = match tcp.stacks.is_empty() {
-                true => {
-                    let slow = config.fault.receiver_sleeps;
-                    let bytes = slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES);
-                    Some(hosts.east.run(|| listen(address, bytes))?.map_err(failed)?)
-                }
+                true => Some(hosts.east.run(|| eastern_end(config, address))?.map_err(failed)?),
                 false => None,
             };
             let to = match listener.as_ref().map(TcpListener::local_addr) {
@@ -106,22 +98,14 @@ impl Tcp {
                 Some(Ok(_)) => return Err(failed(io::Error::other("not an IPv4 socket"))),
                 Some(Err(e)) => return Err(failed(e)),
             };
-            let part = Part::Tcp(Connected {
-                to,
-                buffer_bytes: config.sockbuf,
-                nodelay: config.nodelay,
-                message: config.message,
-                answer,
-                per_second: config.rate.map(|rate| rate / (messages * all) as f64),
-                phase: number as f64 / all as f64,
-            });
+            let part = Part::Tcp(Connected::of(config, number, to));
             let (name, cpu) = (format!("west-{number}"), config.sender_cpu(adapter));
             tcp.crew.employ(config, hosts, &name, cpu, part, config.processes)?;
             let reader = match listener {
                 None => Reader::of(&tcp.stacks[adapter], connection),
                 Some(listener) => {
                     // This accept does not block: the sender's connect has returned.
-                    let stream = accept(&listener, config.nodelay).map_err(failed)?;
+                    let stream = accept(config, &listener).map_err(failed)?;
                     let cpus = config.reader_cpus(adapter);
                     Reader::start(config, hosts, number, cpus, stream)?
                 }
@@ -137,12 +121,19 @@ impl Tcp {
     }
 }
 
-fn accept(listener: &TcpListener, nodelay: bool) -> io::Result<TcpStream> {
+/// Returns a socket that listens at `address` for a connection of a side. To be called in the host's namespace.
+fn eastern_end(config: &Config, address: Ipv4Addr) -> io::Result<TcpListener> {
+    let slow = config.fault.receiver_sleeps;
+    listen(address, slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES))
+}
+
+/// Accepts a connection of a side.
+fn accept(config: &Config, listener: &TcpListener) -> io::Result<TcpStream> {
     if !poll_readable(&[listener.as_fd()], Some(PATIENCE))? {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let (stream, _) = listener.accept()?;
-    stream.set_nodelay(nodelay)?;
+    stream.set_nodelay(config.nodelay)?;
     Ok(stream)
 }
 
@@ -205,6 +196,23 @@ impl Load for Tcp {
 }
 
 impl Connected {
+    /// Returns the western end of a side's connection of that number.
+    fn of(config: &Config, number: usize, to: SocketAddrV4) -> Connected {
+        let all = config.adapters * config.connections;
+        let answer = config.answer_bytes();
+        // The rate is of requests if they are answered, and of bytes otherwise.
+        let each = if answer > 0 { 1 } else { config.message };
+        Connected {
+            to,
+            buffer_bytes: config.sockbuf,
+            nodelay: config.nodelay,
+            message: config.message,
+            answer,
+            per_second: config.rate.map(|rate| rate / (each * all) as f64),
+            phase: number as f64 / all as f64,
+        }
+    }
+
     /// Opens the connection. To be called in the host's namespace.
     pub fn open(self) -> io::Result<Box<dyn Player>> {
         let stream = self.stream()?;
@@ -378,16 +386,62 @@ fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Place;
+    use crate::settings::Settings;
 
-    /// Tests S2.27.
+    /// Returns a side, with the western end of its connection and the socket to which that connects.
+    fn side(settings: &Settings) -> (Config, Connected, TcpListener) {
+        let place = Place { cpus: vec![0, 1], seed: 1, program: None, stop: Arc::default() };
+        let config = Config::of(settings, &place).unwrap();
+        let listener = eastern_end(&config, Ipv4Addr::LOCALHOST).unwrap();
+        let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("{listener:?}") };
+        let west = Connected::of(&config, 0, to);
+        (config, west, listener)
+    }
+
+    /// Tests S2.27, with the part of a thread that sends, and with that part as a process reads it.
     #[test]
     fn nagle_waits_at_both_ends_unless_it_is_turned_off() {
         for nodelay in [false, true] {
-            let listener = listen(Ipv4Addr::LOCALHOST, 0).unwrap();
-            let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("{listener:?}") };
-            let west = Connected { to, nodelay, ..Connected::for_tests() }.stream().unwrap();
-            let east = accept(&listener, nodelay).unwrap();
-            assert_eq!([west, east].map(|end| end.nodelay().unwrap()), [nodelay; 2]);
+            let (config, of_thread, listener) = side(&Settings::new().with("nodelay", nodelay));
+            let line = serde_json::to_string(&Part::Tcp(of_thread.clone())).unwrap();
+            let part = serde_json::from_str::<Part>(&line).unwrap();
+            let Part::Tcp(of_process) = part else { panic!("{line}") };
+            for part in [of_thread, of_process] {
+                let west = part.stream().unwrap();
+                let east = accept(&config, &listener).unwrap();
+                assert_eq!([west, east].map(|end| end.nodelay().unwrap()), [nodelay; 2]);
+            }
+        }
+    }
+
+    /// Tests S4.17. Sizes other than the default are tested too, because the kernel's own receive buffer may have the
+    /// default's size.
+    #[test]
+    fn a_connection_has_the_socket_buffers_and_the_message_of_its_side() {
+        let small = Settings::new().with("sockbuf", 16_384).with("message", 512);
+        for (settings, buffer_bytes, message) in
+            [(Settings::new(), 65_536, 4096_i64), (small, 16_384, 512)]
+        {
+            // The rate makes one message due at once, and the next one after a second.
+            let (config, part, listener) = side(&settings.with("rate", message));
+            let west = part.stream().unwrap();
+            let east = accept(&config, &listener).unwrap();
+            for end in [&west, &east] {
+                let sent = sockopt::socket_send_buffer_size(end).unwrap();
+                let received = sockopt::socket_recv_buffer_size(end).unwrap();
+                // The kernel doubles what was asked for.
+                assert_eq!((sent, received), (2 * buffer_bytes, 2 * buffer_bytes));
+            }
+            let mut sender = part.open().unwrap();
+            let mut east = accept(&config, &listener).unwrap();
+            let from = Instant::now();
+            let until = from + Duration::from_millis(900);
+            let told = sender.play(Round { number: 1, from, until });
+            drop(sender);
+            let mut bytes = Vec::new();
+            east.read_to_end(&mut bytes).unwrap();
+            assert_eq!((told.sent, bytes), (1, vec![FILL; message as usize]));
         }
     }
 }
