@@ -412,6 +412,11 @@ fn versioned(folder: &Path, begin: &str, inside: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
+    use linerate_prof::print::Table;
+    use linerate_prof::profile::{Event, Origin, Unit};
+
     use super::*;
 
     fn ended(raw: i32, asked: bool) -> Ended {
@@ -432,6 +437,25 @@ mod tests {
         assert!(ended(9, false).remark(true).unwrap().contains("SIGKILL"));
         assert!(ended(0, false).remark(false).unwrap().ends_with("of its last 2.000 s"));
         assert_eq!(ended(15, true).remark(false), None);
+    }
+
+    /// S3.17.
+    #[test]
+    fn traffic_during_a_recording_is_in_its_profile_and_above_its_table() {
+        let around = Around::start(None, false);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..10 {
+            socket.send_to(&[0; 100], socket.local_addr().unwrap()).unwrap();
+        }
+        let (name, unit) = ("cpu-clock".to_owned(), Unit::Samples);
+        let event = Event { name, unit, period: None, raw: None };
+        let mut profile = Profile::new(event, Origin::Clock);
+        around.stop()(&mut profile);
+        let mut netdevs = profile.conditions.netdevs.iter();
+        let lo = netdevs.find(|dev| dev.name == "lo").unwrap_or_else(|| panic!("{profile:?}"));
+        assert!(lo.tx_packets >= 10 && lo.tx_bytes >= 1000, "{lo:?}");
+        let head = Table::new(&profile).preface();
+        assert!(head.lines().any(|line| line.starts_with("devices: ")), "{head}");
     }
 
     #[test]
