@@ -4,23 +4,30 @@
 //! space's region with interrupts disabled. A profile by timer interrupts sees the region like any
 //! other code, but the figure of interest is its longest time and not its share.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Stats, Turned};
+use linerate_datapath::{Engine, Stats, Turned, Worker};
+use linerate_port::wait::poll_readable;
 use linerate_prof::region::{Region, Timing};
 use linerate_skb::Pool;
 
 /// Packets of a run: at most 64 a turn, so that there are turns for every percentile.
 const PACKETS: u64 = 100_000;
 
-/// Forwards packets from one port to another in timed turns; returns the number of turns, their timing and the
-/// counts.
-fn timed(from: &str, to: &str) -> (u64, Timing, Stats) {
+/// Returns a worker that forwards packets from one port to another, with its pool and its counts.
+fn path(from: &str, to: &str) -> (Worker, Pool, Stats) {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let engine = Engine::builder().pool(&pool).port("from", from).port("to", to);
     let engine = engine.wire("from", "to").build().unwrap();
     let stats = engine.stats();
-    let mut worker = engine.into_workers().remove(0);
+    (engine.into_workers().remove(0), pool, stats)
+}
+
+/// Forwards packets from one port to another in timed turns; returns the number of turns, their timing and the
+/// counts.
+fn timed(from: &str, to: &str) -> (u64, Timing, Stats) {
+    let (mut worker, pool, stats) = path(from, to);
     let (mut masked, mut armed) = (Region::new("turn"), Region::new("park"));
     let mut turns = 0;
     loop {
@@ -68,4 +75,35 @@ fn in_the_model_a_section_with_interrupts_masked_takes_what_its_registers_take()
     let (p50, mean) = (timing.p50_ticks.unwrap() as f64, timing.mean_ticks.unwrap());
     assert!(ns(mean) * timing.count as f64 >= written_ns as f64, "{written_ns} {timing:?}");
     assert!(ns(p50) >= 40_000.0 && timing.p99_ticks.unwrap() as f64 >= p50, "{timing:?}");
+}
+
+#[test]
+fn in_the_model_a_section_that_begins_with_an_irq_takes_what_its_flushing_reads_take() {
+    // Each packet wakes the worker. The program sleeps on the worker's descriptor, so that the turn after the sleep
+    // begins with the irq.
+    let from = "gen:,count=500,rate=5kpps,burst=1,toll=0ns/20us";
+    let (mut worker, pool, stats) = path(from, "sink:");
+    let mut masked = Region::new("turn");
+    loop {
+        let entered = masked.enter();
+        let turned = worker.turn(Instant::now());
+        masked.leave(entered);
+        if turned == Turned::Ended {
+            break;
+        }
+        if turned != Turned::Again && worker.arm().unwrap() {
+            poll_readable(&[worker.as_fd()], Some(Duration::from_millis(10))).unwrap();
+        }
+    }
+    worker.publish();
+    assert_eq!(pool.ledger().sent, 500);
+    let (timing, port) = (masked.timing(), stats.ports().remove(0));
+    let (irqs, taken) = (port.counts.irqs(), port.driver_counts.registers.unwrap());
+    // An irq reads twice, a sleep that is cancelled once; the latter is not in a turn.
+    assert!(irqs > 0, "{:?}", port.counts);
+    assert_eq!(taken.reads, 2 * irqs + port.counts.rechecks, "{taken:?}");
+    // The two clocks may differ by 2 %.
+    let in_turns_ns =
+        timing.mean_ticks.unwrap() * timing.count as f64 * 1e9 / timing.ticks_hz * 1.02;
+    assert!(in_turns_ns >= (irqs * 2 * 20_000) as f64, "{irqs} irqs: {timing:?}");
 }

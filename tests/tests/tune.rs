@@ -202,6 +202,8 @@ fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
     assert!(grew.keys().any(|packets| *packets >= 32), "{grew:?}, {rung} doorbells");
     let told = tune(&run.path, "-K e0 tx-batch 1");
     assert!(told.code() == 0 && told.stdout.starts_with("tx-batch  64 -> 1  after "), "{told:?}");
+    let shown = tune(&run.path, "-k e0").stdout;
+    assert!(shown.contains("\n  tx-batch    1 ") && !shown.contains("rx-usecs"), "{shown}");
     let [before, after] = ["a reading", "another"].map(reading);
     let (rung, grew) = (doorbells(&after) - doorbells(&before), grown(&before, &after));
     assert_eq!(grew, BTreeMap::from([(1, rung)]), "as many doorbells as packets");
