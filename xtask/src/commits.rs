@@ -2,7 +2,8 @@
 //!
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
 //! subject of the form `area: what`, no hunk of a change that differs in white space only, and no
-//! code of a crate that the subject does not name. Documents and tests of the whole go with any.
+//! code of a crate, or of the package of the tests, that the subject does not name. Documents, tests, examples and
+//! fuzz targets go with any.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -76,9 +77,9 @@ fn well_formed(subject: &str) -> bool {
 fn unnamed<'a>(subject: &str, files: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
     let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();
+    let folders = ["crates/", "instruments/", "tests/", "xtask/"];
     let is_source = |file: &&str| {
-        ["crates/", "instruments/", "xtask/"].iter().any(|folder| file.starts_with(folder))
-            && file.contains("/src/")
+        folders.iter().any(|folder| file.starts_with(folder)) && file.contains("/src/")
     };
     let is_named = |file: &&str| {
         let mut parts = file.split('/').map(|part| part.trim_end_matches(".rs"));
@@ -132,12 +133,17 @@ mod tests {
             "crates/lab/src/ndr/path.rs",
             "crates/skb/tests/churn.rs",
             "docs/x.md",
+            "examples/echo.rs",
+            "tests/src/traffic.rs",
+            "tests/tests/netns.rs",
             "xtask/src/commits.rs",
         ];
         let of = |subject: &str| unnamed(subject, all.into_iter());
-        assert_eq!(of("lab, cli, xtask: what"), [""; 0]);
-        assert_eq!(of("ndr: what"), ["xtask/src/commits.rs"]);
-        assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", "xtask/src/commits.rs"]);
+        let (tests, xtask) = ("tests/src/traffic.rs", "xtask/src/commits.rs");
+        assert_eq!(of("lab, cli, tests, xtask: what"), [""; 0]);
+        assert_eq!(of("lab, cli, xtask: tests of what"), [tests]);
+        assert_eq!(of("ndr: what"), [tests, xtask]);
+        assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", tests, xtask]);
     }
 
     #[test]

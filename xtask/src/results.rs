@@ -112,8 +112,12 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
 pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
     let read = |path: &str| kept(root, tree, path);
     let mut documents = Documents::new(read);
-    let found = tree.ending(".md").flat_map(|(path, text)| page(path, text, &mut documents));
-    let mut found: Vec<Finding> = found.collect();
+    let campaigns = tree.text(reported::CAMPAIGNS).unwrap_or_default();
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        found.extend(page(path, text, &mut documents));
+        found.extend(reported::check(path, text, campaigns));
+    }
     found.extend(pictures(tree, &documents));
     age::older(root, tree, read)?.iter().for_each(|line| eprintln!("{line}"));
     Ok(found)
@@ -139,7 +143,6 @@ fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
         let what = "is not what its document says: cargo xtask tables";
         found.push(Finding::at(path, line + 1, what));
     }
-    found.extend(reported::check(path, text));
     found
 }
 

@@ -77,29 +77,36 @@ pub fn tests(lines: &[String], is: fn(&str) -> bool) -> BTreeSet<&str> {
     tests
 }
 
+/// Kinds of evidence that a run can skip, each with its plural.
+const KINDS: [(&str, &str); 2] = [("test: ", "tests"), ("guest: ", "guests")];
+
 /// Returns a line for each of `rows` (number and evidence) with skipped tests, with their number,
-/// and one for each with tests that were skipped in part.
+/// and one for each with tests that were skipped in part; the same for guests.
 ///
 /// A harness says a test's path in its own program only: two tests of one path in different programs pass for one.
+/// A guest has the name that it has as evidence, `guest: NAME`.
 pub fn lost<'a>(
     rows: impl Iterator<Item = (&'a str, Vec<&'a str>)>,
     skipped: &BTreeSet<&str>,
     in_part: &BTreeSet<&str>,
 ) -> String {
-    let is_of = |named: &str, tests: &BTreeSet<&str>| {
-        let ends = |test: &&str| named.strip_suffix(*test).is_some_and(|at| at.ends_with("::"));
-        tests.iter().any(ends)
+    let is_of = |evidence: &str, names: &BTreeSet<&str>| {
+        let ends = |test: &&str| evidence.strip_suffix(*test).is_some_and(|at| at.ends_with("::"));
+        names.contains(evidence) || names.iter().any(ends)
     };
     let mut text = String::new();
     for (number, evidence) in rows {
-        let tests: Vec<&str> = evidence.iter().filter_map(|e| e.strip_prefix("test: ")).collect();
-        let (gone, rest): (Vec<&str>, Vec<&str>) =
-            tests.iter().copied().partition(|test| is_of(test, skipped));
-        let partly: Vec<&str> = rest.into_iter().filter(|test| is_of(test, in_part)).collect();
-        for (found, how) in [(gone, ""), (partly, " in part")] {
-            if !found.is_empty() {
-                let (n, of, names) = (found.len(), tests.len(), found.join(", "));
-                text.push_str(&format!("  {number:<6} {n} of {of} tests{how}: {names}\n"));
+        for (kind, plural) in KINDS {
+            let of_kind = evidence.iter().copied().filter(|e| e.starts_with(kind));
+            let of = of_kind.clone().count();
+            let (gone, rest): (Vec<&str>, Vec<&str>) = of_kind.partition(|e| is_of(e, skipped));
+            let partly: Vec<&str> = rest.into_iter().filter(|e| is_of(e, in_part)).collect();
+            for (found, how) in [(gone, ""), (partly, " in part")] {
+                if !found.is_empty() {
+                    let names: Vec<&str> = found.iter().map(|e| &e[kind.len()..]).collect();
+                    let (n, names) = (found.len(), names.join(", "));
+                    text.push_str(&format!("  {number:<6} {n} of {of} {plural}{how}: {names}\n"));
+                }
             }
         }
     }
@@ -175,6 +182,23 @@ mod tests {
         );
         let none = lost([("S0.1", vec!["test: x::y"])].into_iter(), &skipped, &in_part);
         assert!(none.ends_with(": none\n"), "{none}");
+    }
+
+    #[test]
+    fn skipped_guests_are_told_with_the_rows_whose_evidence_they_are() {
+        let rows = [
+            ("S0.1", vec!["guest: verbs", "guest: rss", "test: x::verbs"]),
+            ("S0.2", vec!["guest: irqs", "lab: verbs"]),
+            ("S0.3", vec!["test: x::rss", "guest: two_cpus"]),
+        ];
+        let skipped = BTreeSet::from(["guest: verbs"]);
+        let in_part = BTreeSet::from(["guest: two_cpus"]);
+        assert_eq!(
+            lost(rows.into_iter(), &skipped, &in_part),
+            "rows of SPECIFICATION.md whose tests were skipped:\n\
+             \x20 S0.1   1 of 2 guests: verbs\n\
+             \x20 S0.3   1 of 1 guests in part: two_cpus\n"
+        );
     }
 
     #[test]

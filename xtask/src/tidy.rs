@@ -19,7 +19,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-pub use pages::README_COMMANDS;
+pub use pages::{README_COMMANDS, slug};
 pub use source::{code as code_of, is_for_tests, shipped};
 pub use spec::{SPEC, rows};
 pub use tree::Tree;

@@ -80,8 +80,9 @@ through() {
             matrix
         done
         ended
-        cat /proc/net/softnet_stat | sed 's/^/guest: softnet /'
-        ip netns exec east cat /proc/net/dev | sed -n 's/^ *eth0/guest: receiver eth0/p'
+        # The receiver's counters of drops and errors, under the table.
+        sed "s/^/guest: text softnet_stat of the machine, $device $side: /" /proc/net/softnet_stat
+        ip netns exec east cat /proc/net/dev | sed -n "s/^ *eth0/guest: text receiver, $device $side: eth0/p"
     done
 }
 

@@ -174,7 +174,7 @@ fn settings(load: &Load<'_>) -> String {
 
 /// Returns the scenarios whose names, with the prefix `scenarios::`, contain one of the parts in
 /// `only`; each scenario is a function `scenario_…`.
-fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
+pub fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     let names = SCENARIOS.lines().filter_map(|line| line.strip_prefix("scenario_"));
     let asked = move |name: &&str| {
         let name = format!("scenarios::{name}");

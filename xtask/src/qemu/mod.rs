@@ -26,6 +26,7 @@ mod programs;
 mod progress;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -35,6 +36,7 @@ use anyhow::{Result, bail};
 
 use crate::cargo;
 use crate::steps::Done;
+use crate::{skipped, tidy};
 use guest::Load;
 use kernel::{Kernel, SERIES, Series};
 use outcome::Outcome;
@@ -101,7 +103,9 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         None => {}
     }
     let options = Options::read(args)?;
+    let scenarios: Vec<&str> = guest::scenarios(&options.only).collect();
     if let Some(skipped) = impossible() {
+        print_lost(root, &scenarios, &[])?;
         return Ok(skipped);
     }
     let target = std::path::absolute(cargo::target_dir(root))?;
@@ -109,6 +113,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     fs::create_dir_all(&folder)?;
     let (kernels, mut skipped) = kernels(&kernel::cache(&target), &options.series)?;
     if kernels.is_empty() {
+        print_lost(root, &scenarios, &[])?;
         return Ok(Done::with(String::new(), skipped));
     }
     let programs = Programs::build(root, &options.only, &folder)?;
@@ -118,6 +123,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     }
     let rans = side_by_side(kernels, &load, &folder, options.keep)?;
     print!("{}", table(&rans));
+    print_lost(root, &scenarios, &rans.iter().map(|ran| &ran.outcome).collect::<Vec<_>>())?;
     let of = |ran: &Ran, why: &str| format!("skipped: Linux {}: {why}", ran.kernel.series);
     rans.iter().for_each(|ran| {
         skipped.extend(ran.outcome.skipped.iter().map(|(_, why)| of(ran, why)));
@@ -127,6 +133,35 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     let passed = |ran: &Ran| ran.outcome.passed() + ran.outcome.failed.len();
     let passed: usize = rans.iter().map(passed).sum();
     Ok(Done::with(format!("{passed} tests under {} kernels{unstable}", rans.len()), skipped))
+}
+
+/// Prints the rows of the specification that lose evidence because guests skipped scenarios.
+fn print_lost(root: &Path, scenarios: &[&str], outcomes: &[&Outcome]) -> Result<()> {
+    let names = skipped_scenarios(scenarios, outcomes);
+    let as_str = names.each_ref().map(|names| names.iter().map(String::as_str));
+    let [skipped, in_part] = as_str.map(|names| names.collect::<BTreeSet<&str>>());
+    if names.iter().any(|names| !names.is_empty()) {
+        let specification = fs::read_to_string(root.join(tidy::SPEC))?;
+        eprint!("{}", skipped::lost(tidy::rows(&specification), &skipped, &in_part));
+    }
+    Ok(())
+}
+
+/// Returns the scenarios, as evidence, that every guest skipped, or that no guest ran; then those that only some guests
+/// skipped.
+fn skipped_scenarios(scenarios: &[&str], outcomes: &[&Outcome]) -> [BTreeSet<String>; 2] {
+    let (mut skipped, mut in_part) = (BTreeSet::new(), BTreeSet::new());
+    for name in scenarios {
+        let test = format!("scenarios::{name}");
+        let has_skipped = |outcome: &&&Outcome| outcome.skipped.iter().any(|(of, _)| *of == test);
+        let n = outcomes.iter().filter(has_skipped).count();
+        if n == outcomes.len() {
+            skipped.insert(format!("guest: {name}"));
+        } else if n > 0 {
+            in_part.insert(format!("guest: {name}"));
+        }
+    }
+    [skipped, in_part]
 }
 
 /// Runs a guest for each of `kernels`, all at the same time.
@@ -323,6 +358,24 @@ mod tests {
         ] {
             assert!(options(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_scenario_that_every_guest_skipped_gives_no_evidence() {
+        let skipping = |names: &[&str]| {
+            let mut outcome = Outcome::new();
+            let skipped = names.iter().map(|name| (format!("scenarios::{name}"), "why".to_owned()));
+            outcome.skipped.extend(skipped);
+            outcome
+        };
+        let (one, other) = (skipping(&["rss", "verbs"]), skipping(&["verbs"]));
+        let of = |outcomes: &[&Outcome]| {
+            let found = skipped_scenarios(&["rss", "two_cpus", "verbs"], outcomes);
+            found.map(|names| Vec::from_iter(names).join(", "))
+        };
+        assert_eq!(of(&[&one, &other]), ["guest: verbs", "guest: rss"]);
+        assert_eq!(of(&[&other]), ["guest: verbs", ""]);
+        assert_eq!(of(&[]), ["guest: rss, guest: two_cpus, guest: verbs", ""], "no guest ran");
     }
 
     #[test]

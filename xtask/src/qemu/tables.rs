@@ -437,6 +437,14 @@ mod tests {
         );
     }
 
+    /// S2.35.
+    #[test]
+    fn the_matrix_of_post_002_has_the_receiver_s_counters_in_its_text() {
+        let init = named("batch").unwrap().init;
+        assert!(init.contains("guest: text softnet_stat of"), "the backlog's");
+        assert!(init.contains("guest: text receiver,"), "the interface's");
+    }
+
     #[test]
     fn figures_of_kernels_stand_side_by_side_and_what_was_not_told_is_a_dash() {
         let told = |lines: &str| {
@@ -448,7 +456,8 @@ mod tests {
             (
                 "6.1".into(),
                 told(
-                    "cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512\nhex 1f8b",
+                    "cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512\nhex 1f8b\n\
+                     text receiver: 0",
                 ),
             ),
             (
@@ -458,6 +467,7 @@ mod tests {
         ];
         assert_eq!(wrong(&tolds), ["Linux 6.12: cause: none"]);
         assert_eq!(tolds[0].1.document, [0x1f, 0x8b]);
+        assert_eq!(tolds[0].1.text, "receiver: 0\n");
         let text = table(&tolds);
         let words: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();

@@ -17,6 +17,10 @@ const CAMPAIGNS: &str = "docs/campaigns.md";
 /// The page that reports the tables of guests.
 const QEMU: &str = "docs/qemu.md";
 
+/// The guest whose table is about cache lines, and the page that reports it.
+const BOUNCE: &str = "bounce";
+const LINES: &str = "docs/lines.md";
+
 /// Scripts of guests that print no table of their own.
 const NO_TABLES: [&str; 3] = ["init", "scenarios", "table"];
 
@@ -119,8 +123,9 @@ fn unrun(tree: &Tree, number: &str, evidence: &str) -> Option<String> {
             (is_reported, format!("keep one (results/README.md), {report}"))
         }
         "guest" if is_table(tree, name) => {
-            let is_reported = reports(tree, QEMU, ["xtask", "qemu", name]);
-            (is_reported, format!("report `cargo xtask qemu {name}` in {QEMU}"))
+            let page = if name == BOUNCE { LINES } else { QEMU };
+            let is_reported = reports(tree, page, ["xtask", "qemu", name]);
+            (is_reported, format!("report `cargo xtask qemu {name}` in {page}"))
         }
         _ => return None,
     };
@@ -281,5 +286,17 @@ mod tests {
         let unrun = with("`guest: zerocopy`");
         let said = "`guest: zerocopy` has no run: report ";
         assert!(unrun.len() == 1 && unrun[0].contains(said), "{unrun:?}");
+    }
+
+    #[test]
+    fn the_table_of_cache_lines_is_reported_on_their_page() {
+        let of = |qemu: &str, lines: &str| {
+            let script = ("xtask/src/qemu/bounce.sh", "");
+            unrun(&Tree::of(&[script, (QEMU, qemu), (LINES, lines)]), "S0.1", "guest: bounce")
+        };
+        let said = "`cargo xtask qemu bounce --runs 5`: 59.9 %\n";
+        assert_eq!(of("", said), None);
+        let why = of(said, "    cargo xtask qemu bounce\n").expect("no report");
+        assert!(why.contains("report `cargo xtask qemu bounce` in docs/lines.md, or"), "{why}");
     }
 }
