@@ -27,8 +27,13 @@ use super::*;
 use crate::port::Port;
 use crate::queue::{Queue, Want};
 
-/// Longest wait of these tests. An honest peer should be served within a second; the real time is reported.
+/// Longest wait of these tests.
 pub const LONG: Duration = Duration::from_secs(20);
+/// Time in which a campaign, which has the machine for itself, requires that an honest peer is served; other runs report
+/// the time.
+const SERVED: Duration = Duration::from_secs(1);
+/// The variables of a campaign.
+const CAMPAIGN: [&str; 2] = ["LINERATE_TEST_HOSTILE", "LINERATE_TEST_MESSAGES"];
 const LINGER: Duration = Duration::from_secs(10);
 const NOBODY: u32 = 65534;
 
@@ -101,11 +106,12 @@ pub fn serve(
     pool: &Pool,
     mut served: impl FnMut(&mut Queue, &mut Batch) -> bool,
 ) -> Queue {
-    let start = Instant::now();
+    let is_campaign = CAMPAIGN.iter().any(|name| std::env::var_os(name).is_some());
+    let (limit, start) = (if is_campaign { SERVED } else { LONG }, Instant::now());
     let mut queue = Port::open_with(text, pool).unwrap().into_queues().remove(0);
     let mut batch = Batch::with_capacity(8);
     while !served(&mut queue, &mut batch) {
-        assert!(start.elapsed() < LONG, "not served: {:?}", queue.health());
+        assert!(start.elapsed() < limit, "not served: {:?}", queue.health());
         queue.wait_for(Want::Frames, Some(Duration::from_millis(1))).unwrap();
     }
     eprintln!("served after {:?}", start.elapsed());
