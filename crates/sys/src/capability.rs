@@ -88,6 +88,13 @@ impl Capabilities {
         Capabilities(self.0 | other.0)
     }
 
+    /// Returns true if the calling thread has all of them.
+    #[must_use]
+    pub fn are_held(self) -> bool {
+        let held = rustix::thread::capabilities(None);
+        held.is_ok_and(|sets| sets.effective.bits() & self.0 == self.0)
+    }
+
     /// Returns the remedy for missing capabilities.
     #[must_use]
     pub fn remedy(self) -> String {
@@ -174,6 +181,12 @@ fn permitted(bytes: &[u8]) -> Capabilities {
 mod tests {
     use super::*;
     use crate::error::Code;
+
+    #[test]
+    fn nobody_holds_capabilities_that_the_kernel_does_not_have() {
+        assert!(Capabilities::NONE.are_held());
+        assert!(!Capabilities(1 << 63).and(Capabilities::NET_RAW).are_held());
+    }
 
     #[test]
     fn advice_names_the_capabilities_and_the_program() {

@@ -85,6 +85,8 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
                 let thread = Pid::as_raw(thread);
                 Error::new(Code::Cpu, what, why).fix(format!("taskset -cp {thread}"))
             }
+            None if e == Errno::PERM => Error::os(Code::Cpu, what, "sched_setaffinity", e)
+                .fix("run as the thread's user or root, or with CAP_SYS_NICE"),
             None => Error::os(Code::Cpu, what, "sched_setaffinity", e).fix(allowed),
         }
     })
