@@ -6,7 +6,7 @@ use std::{fmt, fs};
 use linerate_port::{Code, Error, Result};
 use linerate_sys::thread;
 
-use super::Pin;
+use super::{Pin, move_thread};
 
 /// The errnos of a file that this user may not write, and of one in a /proc that is mounted read-only; Linux has these
 /// numbers on all machines.
@@ -160,7 +160,7 @@ impl QueuePin {
         match was {
             Was::Irq(irq, cpus) => fs::write(list_of(&self.proc, *irq), cpus)
                 .map_err(|e| refused(&self.interface, *irq, &e)),
-            Was::Thread(thread, cpus) => thread::run_thread_on(*thread, cpus),
+            Was::Thread(thread, cpus) => move_thread(*thread, cpus),
             Was::NotThreaded => Ok(()),
         }
     }

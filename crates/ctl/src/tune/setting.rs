@@ -159,19 +159,22 @@ fn value(
     }
 }
 
-/// Returns the CPUs that a text lists, limited to those that the process may use.
-pub(super) fn cpus(text: &str) -> Result<Vec<usize>, String> {
+/// Returns the CPU that a text names, one of those that the process may use; `None` for `any`.
+pub(super) fn cpu(text: &str) -> Result<Option<usize>, String> {
+    if text == "any" {
+        return Ok(None);
+    }
     let allowed = thread::allowed_cpus().map_err(|e| e.why)?;
-    if matches!(text, "any") {
-        return Ok(allowed);
-    }
-    match text.parse::<usize>().ok().filter(|cpu| allowed.contains(cpu)) {
-        Some(cpu) => Ok(vec![cpu]),
-        None => {
-            let all: Vec<String> = allowed.iter().map(usize::to_string).collect();
-            Err(format!("{text:?} is not one of the CPUs that the run may use: {}", all.join(" ")))
-        }
-    }
+    let named = text.parse::<usize>().ok().filter(|cpu| allowed.contains(cpu));
+    named.map(Some).ok_or_else(|| {
+        let all: Vec<String> = allowed.iter().map(usize::to_string).collect();
+        format!("{text:?} is not one of the CPUs that the run may use: {}", all.join(" "))
+    })
+}
+
+/// Returns the CPUs of an order to run on `cpu`, or on any: all that the process may use.
+pub(super) fn cpus(cpu: Option<usize>) -> linerate_port::Result<Vec<usize>> {
+    cpu.map_or_else(thread::allowed_cpus, |cpu| Ok(vec![cpu]))
 }
 
 #[cfg(test)]
@@ -192,10 +195,11 @@ mod tests {
 
     #[test]
     fn cpu_is_one_that_the_process_may_use() {
-        let all = cpus("any").unwrap();
-        assert_eq!(cpus(&all[0].to_string()), Ok(vec![all[0]]));
+        let all = thread::allowed_cpus().unwrap();
+        assert_eq!((cpu(&all[0].to_string()), cpu("any")), (Ok(Some(all[0])), Ok(None)));
+        assert_eq!((cpus(Some(all[0])).unwrap(), cpus(None).unwrap()), (vec![all[0]], all));
         for bad in ["", "-1", "1048576", "none", "0,1,99999"] {
-            assert!(cpus(bad).unwrap_err().contains("may use"), "{bad}");
+            assert!(cpu(bad).unwrap_err().contains("may use"), "{bad}");
         }
     }
 }

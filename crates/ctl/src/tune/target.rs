@@ -272,11 +272,7 @@ impl Target {
             Ordered::TxBatch(_) => Ordered::TxBatch(port.queues[queue].settings.tx_batch),
             Ordered::Cpu(_) => {
                 let worker = self.control.worker_of(&port.name, queue).unwrap_or_default();
-                let pinned = self.stats.workers().get(worker).and_then(|worker| worker.pinned);
-                Ordered::Cpu(match pinned {
-                    Some(cpu) => vec![cpu],
-                    None => cpus("any").unwrap_or_default(),
-                })
+                Ordered::Cpu(self.stats.workers().get(worker).and_then(|worker| worker.pinned))
             }
         }
     }
@@ -312,7 +308,8 @@ impl Target {
                 }
             }
             Ordered::TxBatch(cap) => self.control.set_tx_batch(port, queue, *cap).map(setting),
-            Ordered::Cpu(cpus) => {
+            Ordered::Cpu(cpu) => {
+                let cpus = cpus(*cpu)?;
                 let workers =
                     queues.iter().filter_map(|queue| self.control.worker_of(port, *queue));
                 let mut workers: Vec<usize> = workers.collect();
@@ -324,7 +321,7 @@ impl Target {
                 }
                 let mut orders = Vec::new();
                 for worker in workers {
-                    match self.control.set_cpus(worker, cpus) {
+                    match self.control.set_cpus(worker, &cpus) {
                         Ok(order) => orders.push(Order::Cpu(order)),
                         Err(e) => return Order::refused(orders, e),
                     }
@@ -416,9 +413,9 @@ impl Target {
         self.paused = None;
         for (key, to) in self.reverts.due(now) {
             let ordered = match (&key, &to) {
-                (Key::Worker(worker), Ordered::Cpu(cpus)) => {
-                    self.control.set_cpus(*worker, cpus).map(|order| vec![Order::Cpu(order)])
-                }
+                (Key::Worker(worker), Ordered::Cpu(cpu)) => cpus(*cpu)
+                    .and_then(|cpus| self.control.set_cpus(*worker, &cpus))
+                    .map(|order| vec![Order::Cpu(order)]),
                 (Key::Queue(port, queue, _), _) => self.order(port, Some(*queue), &[*queue], &to),
                 // Unreachable: the only setting of a worker is its CPUs.
                 (Key::Worker(_), _) => Ok(Vec::new()),

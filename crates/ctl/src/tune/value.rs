@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::request::Change;
 use super::reverts::Outcome;
-use super::setting::cpus;
+use super::setting::cpu;
 use super::{SETTINGS, SettingRow, USAGE, refusal, unknown};
 use crate::report::ErrorReport;
 
@@ -21,7 +21,8 @@ pub(super) enum Ordered {
     /// The hold of the port's device, which no worker sets.
     Hold(DeviceHold),
     TxBatch(TxBatch),
-    Cpu(Vec<usize>),
+    /// The CPU of a worker; `None` for any that the process may use.
+    Cpu(Option<usize>),
 }
 
 /// The order for one value.
@@ -136,10 +137,7 @@ impl Ordered {
             Ordered::Moderation(mode) => mode.to_string(),
             Ordered::Hold(hold) => hold.to_string(),
             Ordered::TxBatch(cap) => cap.to_string(),
-            Ordered::Cpu(cpus) => match cpus[..] {
-                [cpu] => cpu.to_string(),
-                _ => "any".into(),
-            },
+            Ordered::Cpu(cpu) => cpu.map_or("any".into(), |cpu| cpu.to_string()),
         }
     }
 }
@@ -171,7 +169,8 @@ impl SetShown {
                     answer.took
                 }),
                 Order::Cpu(order) => order.answer()?.map(|answer| {
-                    shown.applied = Ordered::Cpu(answer.cpus).text();
+                    let one = if let [cpu] = answer.cpus[..] { Some(cpu) } else { None };
+                    shown.applied = Ordered::Cpu(one).text();
                     answer.took
                 }),
                 Order::Hold(took) => Ok(*took),
@@ -239,11 +238,11 @@ pub(super) fn parse(
     let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
     values.extend(cap.map(Ordered::TxBatch));
     if let Some(text) = asked("cpu") {
-        let list = cpus(text).map_err(|why| {
+        let cpu = cpu(text).map_err(|why| {
             let fix = format!("grep Cpus_allowed_list /proc/{}/status", std::process::id());
             refusal(Code::Cpu.as_str(), what, why, fix)
         })?;
-        values.push(Ordered::Cpu(list));
+        values.push(Ordered::Cpu(cpu));
     }
     Ok(values)
 }

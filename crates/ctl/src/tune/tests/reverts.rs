@@ -10,6 +10,7 @@ use linerate_skb::Batch;
 use serde_json::Value;
 
 use super::{Change, LONG, change, shown, unturned};
+use crate::testing::may_pin;
 use crate::tune::reverts::{Key, Outcome, Reverts};
 use crate::tune::target::{Pending, Target};
 use crate::tune::value::{Order, Ordered};
@@ -208,6 +209,9 @@ fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
 
 #[test]
 fn value_that_a_worker_refused_after_another_had_executed_it_is_made_in_part() {
+    if !may_pin() {
+        return;
+    }
     let ((_target, mut worker), now) = (unturned(), Instant::now());
     let (control, all) = (worker.control(), linerate_port::thread::allowed_cpus().unwrap());
     for is_executed in [true, false] {
@@ -225,6 +229,9 @@ fn value_that_a_worker_refused_after_another_had_executed_it_is_made_in_part() {
 
 #[test]
 fn failed_change_of_the_cpu_of_two_queues_leaves_the_revert_of_the_one_before() {
+    if !may_pin() {
+        return;
+    }
     let cpu = linerate_port::thread::allowed_cpus().unwrap()[0].to_string();
     let engine = Engine::builder().port("east", "null:,queues=2").port("west", "null:,queues=2");
     let engine = engine.wire("east", "west").build().unwrap();
@@ -266,7 +273,7 @@ fn revert_that_its_worker_does_not_execute_is_withdrawn_and_tried_again() {
 #[test]
 fn revert_that_fails_is_due_again_until_it_is_made_or_replaced() {
     let (now, key) = (Instant::now(), Key::Worker(0));
-    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(Some(cpu)));
     let set = |reverts: &mut Reverts, [from, to]: [&Ordered; 2], after, at| {
         let serial = reverts.serial();
         reverts.begin(serial, &key, [from, to], after, at);
@@ -299,7 +306,7 @@ fn revert_that_fails_is_due_again_until_it_is_made_or_replaced() {
 #[test]
 fn revert_that_fails_is_due_again_after_a_change_that_was_not_made_and_not_after_it_is_kept() {
     let (now, key) = (Instant::now(), Key::Worker(0));
-    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(Some(cpu)));
     for is_kept in [false, true] {
         let mut reverts = Reverts::default();
         let serial = reverts.serial();
@@ -321,7 +328,7 @@ fn revert_that_fails_is_due_again_after_a_change_that_was_not_made_and_not_after
 #[test]
 fn revert_waits_until_the_orders_of_a_postponed_change_are_over() {
     let (now, key) = (Instant::now(), Key::Worker(0));
-    let [base, temporary] = [1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    let [base, temporary] = [1, 2].map(|cpu| Ordered::Cpu(Some(cpu)));
     let mut reverts = Reverts::default();
     let [first, second] = [(); 2].map(|()| reverts.serial());
     reverts.begin(first, &key, [&base, &temporary], Some(SECOND), now);

@@ -6,6 +6,7 @@ use linerate_datapath::{Engine, Worker};
 use serde_json::Value;
 
 use super::{Change, change, unturned};
+use crate::testing::may_pin;
 use crate::tune::target::Target;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -58,6 +59,9 @@ fn queue_of_a_worker_that_the_socket_does_not_control_is_refused_and_not_reporte
 fn cpu_of_the_second_worker_is_shown_and_reverted_to_as_its_own() {
     let all = linerate_port::thread::allowed_cpus().unwrap();
     let [first, .., last] = all[..] else { return println!("skipped: one CPU") };
+    if !may_pin() {
+        return;
+    }
     let ((mut target, mut workers), now) = (second_of_two(), Instant::now());
     let order = workers[0].control().set_cpus(0, &[first]).unwrap();
     turn(&mut workers[0], now);
