@@ -1,11 +1,15 @@
 //! Tests complete engines on ports that need no privilege.
 
+mod pin;
+
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, PortId, Stage, Turn, Turned};
 use linerate_port::Code;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Pool};
+
+use pin::may_pin;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -329,6 +333,9 @@ fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
 
 #[test]
 fn a_worker_is_pinned_where_it_is_told() {
+    if !may_pin() {
+        return;
+    }
     let build = |cpu| {
         Engine::builder()
             .port("a", "gen:,rate=1pps")

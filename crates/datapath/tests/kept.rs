@@ -1,6 +1,7 @@
 //! Tests engines with ports that a thread of the program serves.
 
 mod common;
+mod pin;
 
 use std::thread;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use linerate_port::{Code, Queue, pcap};
 use linerate_skb::Batch;
 
 use common::{LONG, pass};
+use pin::may_pin;
 
 /// Returns an engine with two rings to the program, and a worker between them.
 fn between_rings() -> Engine {
@@ -47,6 +49,9 @@ fn a_program_passes_packets_through_an_engine_by_the_rings_that_it_keeps() {
 #[test]
 fn packets_of_a_program_are_freed_on_its_cpu_if_that_is_its_workers() {
     const PACKETS: u64 = 10_000;
+    if !may_pin() {
+        return;
+    }
     let cpus = allowed_cpus().unwrap();
     let (served, other) = (cpus[0], cpus[cpus.len() - 1]);
     if served == other {

@@ -1,6 +1,8 @@
 //! Tests complete engines and their memory: frames that fit packets, pools that run out of frames,
 //! and which worker frees whose packets.
 
+mod pin;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +13,8 @@ use linerate_datapath::{
 use linerate_port::Port;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Init, Ledger, Pool, PoolStats, Return, Trust};
+
+use pin::may_pin;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -234,6 +238,9 @@ fn engine_does_not_change_the_sampling_of_a_pool_that_the_program_made() {
 
 #[test]
 fn with_a_core_for_each_wire_no_packet_is_freed_on_another() {
+    if !may_pin() {
+        return;
+    }
     let cpus = linerate_port::thread::allowed_cpus().unwrap();
     if cpus.len() < 2 {
         return println!("skipped: one CPU");
@@ -264,6 +271,9 @@ fn over_a_ring(cpus: &[usize]) -> PoolStats {
 
 #[test]
 fn producer_and_consumer_on_one_core_free_nothing_on_another() {
+    if !may_pin() {
+        return;
+    }
     let cpu = linerate_port::thread::allowed_cpus().unwrap()[0];
     let matrix = over_a_ring(&[cpu, cpu]).matrix;
     assert_eq!((matrix.frees(cpu, cpu), matrix.remote(), matrix.unknown()), (100_000, 0, 0));
@@ -271,6 +281,9 @@ fn producer_and_consumer_on_one_core_free_nothing_on_another() {
 
 #[test]
 fn over_a_ring_every_packet_is_freed_on_the_other_core_and_counted() {
+    if !may_pin() {
+        return;
+    }
     let cpus = linerate_port::thread::allowed_cpus().unwrap();
     if cpus.len() < 2 {
         return println!("skipped: one CPU");
