@@ -335,7 +335,8 @@ fn senders_are_processes_which_end_with_the_run() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let told = Ended::from(child.wait_with_output().unwrap());
-    if told.exit == Some(5) {
+    let is_limited = ["error[E-MEMORY]", "RLIMIT_MEMLOCK"].iter().all(|it| told.err.contains(it));
+    if told.exit == Some(5) || is_limited {
         return println!("skipped: {}", told.err);
     }
     // How noisy the machine is decides between the two.
@@ -363,6 +364,16 @@ fn senders(mark: &str) -> usize {
             && read("environ").split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
     };
     processes.filter(ours).count()
+}
+
+#[test]
+fn a_reader_of_a_fabric_tells_its_run_why_it_cannot_read() {
+    let words = format!("lab look memif:@linerate-test-{} 99999 look", std::process::id());
+    let told = run(&words);
+    let refusal = told.document()["Err"].clone();
+    assert_eq!(refusal["code"], "E-CPU", "{told:?}");
+    assert_eq!(refusal["what"], "cannot pin a thread to CPU 99999", "{told:?}");
+    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "its run prints the error");
 }
 
 #[test]

@@ -266,6 +266,12 @@ const REASONS: &[(Means, Means, &str)] = {
         (
             ClockSamples,
             CpuTime,
+            "threads that sleep often: the scheduler charges a thread from its wake-up on, and its \
+             clock of samples starts after the switch to it",
+        ),
+        (
+            ClockSamples,
+            CpuTime,
             "time with interrupts disabled is CPU time, and no sample is taken in it",
         ),
         (ClockSamples, CpuTime, "samples were lost or throttled"),

@@ -38,7 +38,8 @@ pub struct Record {
     /// or dot in it, as in irq_vectors:local_timer_entry
     #[arg(long, value_name = "EVENT", default_value = "time")]
     pub event: String,
-    /// Samples for each second of CPU time, if time is sampled: 1000 by default
+    /// Samples for each second of CPU time, if time is sampled: 997 by default; a round
+    /// number may run in step with timers of the program
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
     /// Events for each sample, if an event is sampled: 10007 by default; a prime number avoids aliasing

@@ -13,7 +13,7 @@ use linerate_prof::profile::{Event, Origin, OwnCost, Profile, Space, Unit};
 use linerate_prof::sample::{
     KERNEL_LEFT_OUT, Recorder, Target, Trial, What, cost_remark, size_kernel,
 };
-use linerate_prof::{pmu, print, read};
+use linerate_prof::{Code, pmu, print, read};
 
 use super::args::Record;
 use super::file::Draft;
@@ -26,8 +26,9 @@ use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
-/// Default number of samples for each second of CPU time.
-const RATE: u32 = 1000;
+/// Default number of samples for each second of CPU time: a prime, so that no timer that ticks at a
+/// part of a millisecond is always, or never, seen.
+const RATE: u32 = 997;
 /// Default number of the CPU's events for each sample. The number is a prime, so that sampling does
 /// not run in step with loops.
 const PERIOD: u64 = 10_007;
@@ -62,7 +63,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let is_event = matches!(sampling.what, What::Event { .. });
     if args.all_cpus {
         // Try it here first, because perf's message on a refusal has less information.
-        let once = Recorder { calibrate: false, ..recorder };
+        let once = Recorder { calibrate: false, ..recorder.clone() };
         once.start(Target::Machine).map_err(|e| refused(e.into(), is_event))?;
     }
     let perf = Perf::find()?;
@@ -90,8 +91,9 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let ended = Recording::start(command, args.pid, !args.command.is_empty())?
         .wait(args, &signals, screen)?;
     let put_around = around.stop();
-    if !folder.data().exists() {
-        return Err(no_data(&ended));
+    // perf creates the file before its rings.
+    if fs::metadata(folder.data()).map_or(0, |file| file.len()) == 0 {
+        return Err(no_data(&ended, recorder));
     }
     let found = perf.script(&folder)?;
     let mut profile = profile(found, args, &sampling, trial, &ended);
@@ -185,7 +187,7 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
         }
         ("time" | "cpu-clock" | "task-clock", _, Some(_)) => {
             let why = "--period is for events; time is sampled by --rate";
-            refuse("cannot sample time", why, "--rate 1000, or --event page-faults --period 100")
+            refuse("cannot sample time", why, "--rate 997, or --event page-faults --period 100")
         }
         (name, Some(_), _) => {
             let why = "--rate is for time; events are sampled by --period";
@@ -277,12 +279,25 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
     failure
 }
 
-/// Returns the failure of a perf that produced no data; perf has printed its own message on stderr.
-fn no_data(ended: &Ended) -> Failure {
+/// Returns the failure of a perf that produced no data.
+///
+/// perf has printed on stderr why it opened no event. It is silent, because of `--quiet`, if the
+/// kernel refused its rings or its file had no room. So ask for rings of the same size here.
+fn no_data(ended: &Ended, recorder: Recorder) -> Failure {
+    let rings = Recorder { calibrate: false, ..recorder }.start(Target::ThisProcess);
+    if let Err(e) = rings.map(drop)
+        && e.code == Code::Memory
+    {
+        return e.into();
+    }
     let why =
         format!("perf record ended with {} and no data; see its messages above", ended.status);
-    let fix = "perf list shows the events that it knows";
-    Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix)
+    let fix = format!(
+        "perf list shows the events that it knows; if it has printed no message, it had no room, \
+         for its rings (ulimit -l unlimited) or in its file (df {})",
+        std::env::temp_dir().display()
+    );
+    Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, &fix)
 }
 
 /// Returns the workload: the command as typed, or the command line of the process.

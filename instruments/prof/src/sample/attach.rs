@@ -165,12 +165,29 @@ impl Setup {
                 too_many(&self.what, needed, limit.current, limit.maximum)
             }
             Refusal::Event(e) => self.explain(e),
-            Refusal::Ring(e) => {
-                let why = format!("the kernel lends no ring of {} bytes ({e})", self.ring_bytes);
-                Error::new(Code::Memory, self.what.as_str(), why)
-                    .fix("smaller rings, or raise sysctl kernel.perf_event_mlock_kb")
-            }
+            Refusal::Ring(e) => self.no_ring(e, getrlimit(Resource::Memlock).current),
         }
+    }
+
+    /// Returns the error for a ring that the kernel refused to a process with this limit of locked
+    /// memory, in bytes.
+    ///
+    /// Source: Linux kernel/events/core.c, `perf_mmap`: EPERM says that both limits are exceeded.
+    fn no_ring(&self, e: &io::Error, limit: Option<u64>) -> Error {
+        let why = format!("the kernel lends no ring of {} bytes ({e})", self.ring_bytes);
+        let error = |why: String| Error::new(Code::Memory, self.what.as_str(), why);
+        if e.raw_os_error() != Some(EPERM) {
+            return error(why).fix("smaller rings, or free memory");
+        }
+        let may = limit.map_or_else(|| "all".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
+        error(format!(
+            "{why}: what this user's programs lock exceeds kernel.perf_event_mlock_kb for each \
+             CPU, and RLIMIT_MEMLOCK lets this one lock {may} more"
+        ))
+        .fix(
+            "ulimit -l unlimited, or CAP_IPC_LOCK, or raise sysctl kernel.perf_event_mlock_kb, or \
+             smaller rings",
+        )
     }
 
     /// Returns the error for a refusal of one of `needed` events of whole CPUs, which need more
@@ -211,7 +228,7 @@ fn asked(what: &What) -> Result<(Event, u64, String)> {
         }
         What::Time { hz } => {
             let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
-            refuse("by time", why, "1000 a second are usual")
+            refuse("by time", why, "997 a second are usual")
         }
         What::Event { event, period: 0 } => {
             refuse(&event.name, "a period of 0 events".into(), "give the events for each sample")
@@ -221,7 +238,7 @@ fn asked(what: &What) -> Result<(Event, u64, String)> {
                 "its events are nanoseconds, and a period of {period} ns is below the least of \
                  {CLOCK_PERIOD_NS_MIN} ns"
             );
-            let fix = "sample by time, 1000 times a second, or give a longer period";
+            let fix = "sample by time, 997 times a second, or give a longer period";
             refuse(&event.name, why, fix)
         }
         What::Event { event, period } => Ok((event.clone(), *period, event.name.clone())),
@@ -287,6 +304,7 @@ const ATTEMPTS: u32 = 10;
 
 // Values of errno in Linux, on all architectures: include/uapi/asm-generic/errno-base.h and
 // errno.h.
+const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const ENODEV: i32 = 19;
@@ -327,9 +345,12 @@ mod tests {
             let e = setup.refused_on_cpus(&refusal, 1);
             assert!(e.code == Code::Permission && e.fix.contains("perf_event_paranoid=0"), "{e}");
         }
-        let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)), 1);
-        assert_eq!(e.code, Code::Memory);
-        assert!(e.fix.contains("perf_event_mlock_kb"), "{e}");
+        let no_ring = |errno| setup.no_ring(&io::Error::from_raw_os_error(errno), Some(64 << 10));
+        let (limited, exhausted) = (no_ring(EPERM), no_ring(12));
+        assert_eq!((limited.code, exhausted.code), (Code::Memory, Code::Memory));
+        assert!(limited.why.contains("RLIMIT_MEMLOCK lets this one lock 64 KiB"), "{limited}");
+        assert!(limited.fix.contains("perf_event_mlock_kb"), "{limited}");
+        assert!(!exhausted.to_string().contains("mlock"), "no limit is exceeded: {exhausted}");
     }
 
     #[test]

@@ -64,9 +64,10 @@ impl Recorder {
     /// Starts to sample `target`.
     ///
     /// # Errors
-    /// `E-PERM` if the kernel does not let us, `E-MEMORY` if it lends no ring of that size,
-    /// `E-UNSUPPORTED` if the machine has no such event, the rate or period makes no sense or would
-    /// take most of the CPU, or /proc cannot tell of the process; `E-SYSTEM` for what else fails.
+    /// `E-PERM` if the kernel does not let us, `E-MEMORY` if it lends no ring of that size, with the
+    /// limit if that is the reason, `E-UNSUPPORTED` if the machine has no such event, the rate or
+    /// period makes no sense or would take most of the CPU, or /proc cannot tell of the process;
+    /// `E-SYSTEM` for what else fails.
     pub fn start(self, target: Target) -> Result<Recording> {
         let cpu_ns = thread_cpu_ns();
         let (setup, sample_ns) = self.prepare()?;
