@@ -5,7 +5,8 @@
 //!   packets ──► memif (client) ══ the sender's memory ══► memif::Reader ──► every byte verified, and how
 //!        stdin:  b  a window begins  ─────────────────►                     long it was under way
 //!        stdin:  e  it has ended     ─────────────────►   reads what is left
-//!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since
+//!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since, and
+//!                                      one before them: nothing yet, or why it cannot read
 //! ```
 //!
 //! It ends when its standard input does and no packet comes, so that it does not outlive its parent.
@@ -101,6 +102,33 @@ impl Seen {
     }
 }
 
+/// A line of the process: the results since the last report, or why it cannot read.
+pub(crate) type Answer = std::result::Result<Seen, Refusal>;
+
+/// An error of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    code: String,
+    what: String,
+    why: String,
+    fix: String,
+}
+
+impl Refusal {
+    /// Returns the parts of an error.
+    pub fn of(e: &Error) -> Refusal {
+        let (code, what) = (e.code.as_str().to_owned(), e.what.clone());
+        Refusal { code, what, why: e.why.clone(), fix: e.fix.clone() }
+    }
+
+    /// Returns the error again, which says that it is the other process's.
+    pub fn error(self) -> Error {
+        let code = Code::ALL.iter().find(|code| code.as_str() == self.code);
+        let why = format!("in the process at the far side of the fabric: {}", self.why);
+        Error::new(code.copied().unwrap_or(Code::System), self.what, why).fix(self.fix)
+    }
+}
+
 /// Adds the results of two intervals of time, except quantiles and shares, which cannot be added.
 impl AddAssign<&Seen> for Seen {
     fn add_assign(&mut self, more: &Seen) {
@@ -121,10 +149,11 @@ impl AddAssign<&Seen> for Seen {
 /// Reads packets until the standard input ends.
 ///
 /// `args` are a memif's text, the CPU to run on or `-`, and `verify` or `look`: to check every byte,
-/// or to read the stamps only.
+/// or to read the stamps only. If the memif cannot be opened, or the thread not be pinned, it tells
+/// the run that has started it, and ends.
 ///
 /// # Errors
-/// `E-EXPERIMENT` for arguments that make no sense; those of [`Reader::open`]; whatever its pipes say.
+/// `E-EXPERIMENT` for arguments that make no sense; whatever its pipes say.
 pub fn serve(args: &[String]) -> Result<()> {
     let [port, cpu, how] = args else {
         return Err(usage("it needs a port, a CPU, and verify or look".into()));
@@ -138,12 +167,11 @@ pub fn serve(args: &[String]) -> Result<()> {
         "look" => false,
         other => return Err(usage(format!("{other} is neither verify nor look"))),
     };
-    let reader = Reader::open(port)?;
-    if let Some(cpu) = cpu {
-        thread::pin_to_cpu(cpu)?;
-    }
-    let mut far = Far::new(reader, Meter::of_this_thread("far", cpu, false), verify);
-    far.serve().map_err(|e| Error::new(Code::System, "the far side cannot go on", e.to_string()))
+    let served = match Far::open(port, cpu, verify) {
+        Ok(mut far) => far.serve(),
+        Err(e) => answer(&Err(Refusal::of(&e))),
+    };
+    served.map_err(|e| Error::new(Code::System, "the far side cannot go on", e.to_string()))
 }
 
 fn usage(why: String) -> Error {
@@ -167,6 +195,15 @@ struct Far {
 }
 
 impl Far {
+    /// Opens the memif, and pins this thread.
+    fn open(port: &str, cpu: Option<usize>, verify: bool) -> Result<Far> {
+        let reader = Reader::open(port)?;
+        if let Some(cpu) = cpu {
+            thread::pin_to_cpu(cpu)?;
+        }
+        Ok(Far::new(reader, Meter::of_this_thread("far", cpu, false), verify))
+    }
+
     fn new(reader: Reader, meter: Meter, verify: bool) -> Far {
         Far {
             reader,
@@ -183,7 +220,7 @@ impl Far {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        self.tell(Seen::default())?;
+        answer(&Ok(Seen::default()))?;
         let stdin = io::stdin();
         loop {
             if self.look() > 0 {
@@ -256,7 +293,7 @@ impl Far {
         let between = self.take();
         self.begun = Some(Instant::now());
         self.meter.start().map_err(io::Error::other)?;
-        self.tell(between)
+        answer(&Ok(between))
     }
 
     fn end(&mut self) -> io::Result<()> {
@@ -272,7 +309,7 @@ impl Far {
         };
         let seen = Seen { time, slowest_pct: slowest_pct(&self.slices), ..self.take() };
         self.begun = None;
-        self.tell(seen)
+        answer(&Ok(seen))
     }
 
     /// Returns the results since the last call.
@@ -299,13 +336,14 @@ impl Far {
         self.slices.clear();
         seen
     }
+}
 
-    fn tell(&self, seen: Seen) -> io::Result<()> {
-        let mut stdout = io::stdout().lock();
-        let line = serde_json::to_string(&seen).map_err(io::Error::other)?;
-        writeln!(stdout, "{line}")?;
-        stdout.flush()
-    }
+/// Prints a line for the run that has started this process.
+fn answer(answer: &Answer) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let line = serde_json::to_string(answer).map_err(io::Error::other)?;
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
 }
 
 /// Offset of the time in a stamp, in bytes.
@@ -383,6 +421,7 @@ mod tests {
             "one is no CPU: invalid digit found in string"
         );
         assert_eq!(said(&["memif:@x", "-", "hard"]), "hard is neither verify nor look");
-        assert!(said(&["ring:x", "-", "look"]).contains("memif"));
+        let Err(e) = Far::open("ring:x", None, false) else { panic!("it is no memif") };
+        assert!(e.why.contains("memif"), "{e}");
     }
 }

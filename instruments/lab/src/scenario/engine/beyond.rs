@@ -12,7 +12,7 @@ use std::time::Duration;
 use linerate_sys::process::end_with_this_thread;
 use linerate_sys::seqpacket::secret_name;
 
-use crate::far::{BEGIN, END, Seen};
+use crate::far::{Answer, BEGIN, END, Refusal, Seen};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
@@ -101,7 +101,7 @@ impl Beyond {
             RecvTimeoutError::Timeout => failed("it does not answer"),
             RecvTimeoutError::Disconnected => failed("it has ended"),
         })?;
-        serde_json::from_str(&line).map_err(|e| failed(&format!("it says {line:?}: {e}")))
+        parsed(&line)
     }
 }
 
@@ -139,6 +139,16 @@ pub(super) fn tell(seen: Seen, window: &mut Window) {
     window.figures.extend(figures.into_iter().map(|(name, value)| (name.to_owned(), value)));
 }
 
+/// Returns the results in a line of the process.
+///
+/// # Errors
+/// The error of the process; `E-SYSTEM` for a line that makes no sense.
+fn parsed(line: &str) -> Result<Seen> {
+    let answer = serde_json::from_str::<Answer>(line);
+    let answer = answer.map_err(|e| failed(&format!("it says {line:?}: {e}")))?;
+    answer.map_err(Refusal::error)
+}
+
 fn failed(why: &str) -> Error {
     Error::new(Code::System, "the process at the far side of the fabric failed", why)
 }
@@ -153,5 +163,16 @@ mod tests {
         assert!(why("/nonexistent/linerate").starts_with("it cannot be started: No such file"));
         assert_eq!(why("/bin/true"), "it has ended");
         assert!(why("/bin/echo").starts_with("it says \"lab look memif:@linerate-lab-"));
+    }
+
+    #[test]
+    fn an_error_of_the_process_has_its_code_its_reason_and_its_fix() {
+        let refused = Error::new(Code::Cpu, "cannot pin a thread to CPU 0", "EPERM").fix("no CPU");
+        let line = serde_json::to_string(&Answer::Err(Refusal::of(&refused))).unwrap();
+        let e = parsed(&line).unwrap_err();
+        assert_eq!((e.code, &e.what, &e.fix), (Code::Cpu, &refused.what, &refused.fix));
+        assert_eq!(e.why, "in the process at the far side of the fabric: EPERM");
+        let seen = Seen { packets: 7, ..Seen::default() };
+        assert_eq!(parsed(&serde_json::to_string(&Answer::Ok(seen.clone())).unwrap()), Ok(seen));
     }
 }

@@ -42,12 +42,17 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
         Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None, stop: Arc::default() };
     match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
         Ok(bench) => Some((alone, bench)),
-        Err(e) if e.kind() == Kind::Unsupported => {
+        Err(e) if e.kind() == Kind::Unsupported || is_limit_of_locked_memory(&e) => {
             println!("skipped: {e}");
             None
         }
         Err(e) => panic!("{e}"),
     }
+}
+
+/// Returns true if this user may not lock as much memory as AF_XDP needs.
+fn is_limit_of_locked_memory(e: &Error) -> bool {
+    e.code == Code::Memory && e.why.contains("RLIMIT_MEMLOCK")
 }
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
