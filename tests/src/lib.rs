@@ -16,6 +16,9 @@
 //! A test that cannot run here returns early by [`or_skip!`], which says so.
 
 use linerate::{Code, Kind};
+use linerate_sys::thread::{allowed_cpus, try_cpus};
+
+use crate::process::Finished;
 
 pub mod capture;
 pub mod command;
@@ -77,8 +80,45 @@ pub fn available<T>(opened: linerate::Result<T>) -> Result<T, String> {
     })
 }
 
+/// Returns `done`, a command that has ended.
+///
+/// # Errors
+/// The reason to skip, if the machine does not allow what the command does: the errors of
+/// [`available`], in the command's words.
+pub fn possible(done: Finished) -> Result<Finished, String> {
+    let is_limited = done.stderr.contains("error[E-MEMORY]")
+        && LIMITS.into_iter().any(|limit| done.stderr.contains(limit));
+    if done.code() != UNSUPPORTED && !is_limited {
+        return Ok(done);
+    }
+    let lines: Vec<&str> = done.stderr.lines().map(str::trim).collect();
+    Err(lines.join("; "))
+}
+
+/// Exit code of a command for `E-UNSUPPORTED` and `E-PERM`.
+const UNSUPPORTED: i32 = 5;
+
+/// Checks that threads may be pinned to CPUs.
+///
+/// # Errors
+/// The reason to skip, if a filter of system calls refuses it, as the setting `no-affinity` does.
+///
+/// # Panics
+/// If it failed for any other reason.
+pub fn may_pin() -> Result<(), String> {
+    let allowed = allowed_cpus().expect("it has some");
+    try_cpus(&allowed[..1]).map_err(|e| {
+        let is_filtered = e.why.starts_with("a system call filter refuses it");
+        assert!(is_filtered, "this is no reason to skip: {e:?}");
+        e.to_string()
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
     use linerate::Error;
 
     use super::*;
@@ -96,6 +136,22 @@ mod tests {
         for why in ["RLIMIT_MEMLOCK lets this user lock 9 KiB", "this process's cgroup has 9 KiB"] {
             assert_eq!(failed(Code::Memory, why), Err(format!("cannot open v0: {why}")));
         }
+    }
+
+    #[test]
+    fn a_command_that_the_machine_does_not_allow_is_a_reason_to_skip() {
+        let ended = |code: i32, stderr: &str| {
+            let (stdout, stderr) = (String::new(), stderr.to_owned());
+            let done = Finished { status: ExitStatus::from_raw(code << 8), stdout, stderr };
+            possible(done).map(|done| done.code())
+        };
+        let refused = ended(5, "error[E-PERM]: cannot open v0\n  why: a reason\n");
+        assert_eq!(refused, Err("error[E-PERM]: cannot open v0; why: a reason".to_owned()));
+        assert!(ended(1, "error[E-MEMORY]: x\n  why: RLIMIT_MEMLOCK lets lock 9 KiB\n").is_err());
+        for other in ["", "error[E-MEMORY]: x\n  why: a reason\n", "error[E-SYSTEM]: x\n"] {
+            assert_eq!(ended(1, other), Ok(1), "{other}");
+        }
+        assert_eq!(ended(0, ""), Ok(0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use linerate_tests::command::linerate;
 use linerate_tests::netns::Netns;
 use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::wait::{SOON, until_true};
-use linerate_tests::{available, or_skip};
+use linerate_tests::{available, may_pin, or_skip};
 use rustix::process::Signal;
 
 /// Packets after which each part has run where it is now.
@@ -94,6 +94,7 @@ fn send(to: &str) -> Running {
 
 #[test]
 fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
+    or_skip!(may_pin());
     let netns = or_skip!(pair(["affin0", "affin1"]));
     or_skip!(available(netns.run(|| Port::open("xdp:affin0").map(drop))));
     let all = allowed_cpus().unwrap();
@@ -158,6 +159,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
 
 #[test]
 fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
+    or_skip!(may_pin());
     let netns = or_skip!(pair(["affin2", "affin3"]));
     let all = allowed_cpus().unwrap();
     if all.len() == 1 {
@@ -217,6 +219,7 @@ fn undo(netns: &Netns) -> String {
 
 #[test]
 fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
+    or_skip!(may_pin());
     let netns = or_skip!(pair(["affin4", "affin5"]));
     or_skip!(available(netns.run(|| Port::open("xdp:affin4").map(drop))));
     let all = allowed_cpus().unwrap();
@@ -300,6 +303,7 @@ fn interface_without_napi_is_not_advised_the_option_that_was_given() {
 
 #[test]
 fn a_worker_s_guard_puts_it_back() {
+    or_skip!(may_pin());
     let engine = Engine::builder().port("a", "gen:,rate=1kpps").port("b", "sink:").wire("a", "b");
     let running = engine.build().unwrap().start().unwrap();
     let (control, all) = (running.control(), allowed_cpus().unwrap());

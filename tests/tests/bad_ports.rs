@@ -34,8 +34,9 @@ fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
         ("ring:r", "null:", "E-TOPOLOGY", "two ends"),
         ("gen:", "gen:", "E-TOPOLOGY", "read"),
         ("sink:", "sink:", "E-TOPOLOGY", "written"),
-        ("packet:eth0", "null:", "E-TOPOLOGY", "sink:blind"),
-        ("null:", "xdp:eth0,all", "E-TOPOLOGY", "unwritten bytes"),
+        // An interface that every network namespace has.
+        ("packet:lo", "null:", "E-TOPOLOGY", "sink:blind"),
+        ("null:", "xdp:lo,all", "E-TOPOLOGY", "unwritten bytes"),
         ("null:", "tap:t0", "E-TOPOLOGY", "gen:"),
     ] {
         let refusal = Refusal::of(&[left, right], 2, code);

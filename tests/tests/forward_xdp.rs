@@ -11,11 +11,11 @@ use linerate_sys::thread::{allowed_cpus, run_delay_ns, run_on};
 use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::traffic::{Session, ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{may_pin, or_skip};
 use rustix::process::Signal;
 
 /// Joins the hosts by a port on `w0` and one on `e0`; returns the reason to skip if AF_XDP is not
@@ -235,6 +235,7 @@ fn packets_during_a_stall_are_missed_and_the_report_says_why() {
 
 #[test]
 fn packets_lost_while_the_worker_waits_for_its_cpu_are_counted_apart() {
+    or_skip!(may_pin());
     let hosts = or_skip!(Hosts::new());
     or_skip!(available(&hosts));
     or_skip!(run_delay_ns().map_err(|e| e.to_string()));

@@ -16,7 +16,7 @@ use linerate_skb::Batch;
 use linerate_tests::netns::Netns;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::wait::{SOON, until_true};
-use linerate_tests::{available, or_skip};
+use linerate_tests::{available, may_pin, or_skip};
 
 const ADAPTERS: usize = 4;
 /// The packets of a tenth of a second.
@@ -102,6 +102,7 @@ impl Served {
 #[test]
 fn four_adapters_are_placed_on_cpus_independently() {
     let _alone = alone();
+    or_skip!(may_pin());
     let netns = or_skip!(links());
     or_skip!(available(netns.run(|| Port::open("xdp:a0").map(drop))));
     let allowed = allowed_cpus().unwrap();
@@ -159,6 +160,7 @@ fn freed(netns: &Netns, cpus: [usize; 2]) -> (u64, u64) {
 #[test]
 fn packets_of_an_adapter_are_freed_on_their_core_with_affinity_and_on_the_other_without() {
     let _alone = alone();
+    or_skip!(may_pin());
     let netns = or_skip!(links());
     or_skip!(available(netns.run(|| Port::open("xdp:a0").map(drop))));
     let allowed = allowed_cpus().unwrap();
@@ -211,6 +213,7 @@ fn receive_flows(socket: &UdpSocket) -> (u64, u64) {
 #[test]
 fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
     let _alone = alone();
+    or_skip!(may_pin());
     let hosts = or_skip!(Hosts::with_queues(2));
     or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
     let counts: Arc<[AtomicU64; 2]> = Arc::default();

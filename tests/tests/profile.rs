@@ -8,11 +8,11 @@ use std::time::Duration;
 use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, linerate};
 use linerate_tests::netns::Netns;
-use linerate_tests::process::{Finished, Process};
+use linerate_tests::process::Process;
 use linerate_tests::topology::{EAST, Hosts};
 use linerate_tests::traffic::iperf3;
 use linerate_tests::wait::{SOON, until_true};
-use linerate_tests::{installed, or_skip};
+use linerate_tests::{installed, or_skip, possible};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -46,11 +46,6 @@ fn until_it_samples(recorder: &mut Process) {
         links.into_iter().any(|at| fs::read_link(at.path()).is_ok_and(|link| is_event(&link)))
     };
     until_true("an event of perf", SOON, || children().iter().any(samples) || !recorder.runs());
-}
-
-/// Returns an error, with which the test is skipped, if the kernel does not allow sampling.
-fn possible(done: Finished) -> Result<Finished, String> {
-    if done.code() == 5 { Err(done.stderr) } else { Ok(done) }
 }
 
 fn read(file: &str) -> Value {

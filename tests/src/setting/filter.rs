@@ -71,6 +71,8 @@ pub(super) fn refuse_ipv6() -> std::io::Result<()> {
 /// Lets it have none of the system calls since Linux 5.12, of the advice of madvise(2) since 5.14, of the options of
 /// sockets since 5.14 and of AF_XDP's since 6.17, and of the names of memory since 5.17.
 ///
+/// A filter does not see what stands behind a pointer: the attributes of bpf(2), messages of netlink, the flags of a bind.
+///
 /// Source: include/uapi of Linux 5.11 (asm-generic/unistd.h, mman-common.h, socket.h, linux/if_xdp.h, prctl.h).
 pub(super) fn refuse_what_came_after_5_11() -> std::io::Result<()> {
     const FIRST_CALL: u32 = 442;
