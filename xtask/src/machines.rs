@@ -48,6 +48,10 @@ const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocks
 const FIRST_ONLY: [(&str, &str); 2] =
     [("memory-64m", "tests take more: memory-512m"), ("proc-hidden", "tests read /proc")];
 
+/// Packages whose tests cannot run under a setting, with the reason.
+const LEFT_OUT: [(&str, &[&str], &str); 1] =
+    [("no-affinity", &["linerate-lab", "linerate-lab-cli"], "the lab pins its threads")];
+
 /// Time limit of one command under one setting, in the syntax of timeout(1): far above its usual time.
 const LIMIT: &str = "60m";
 
@@ -132,18 +136,19 @@ impl<'a> Bench<'a> {
     /// Builds the programs of both commands.
     fn build(&self) -> Result<()> {
         eprintln!("machines: building");
-        cargo::quiet(self.tests(&[]).arg("--no-run"))?;
+        cargo::quiet(self.tests(&[], &[]).arg("--no-run"))?;
         let mut build = cargo::cargo_within(self.root, LIMIT);
         cargo::quiet(build.args(["build", "--locked", "--release"]).envs(FAST))?;
         Ok(())
     }
 
-    /// Returns the README's second command, or the part of it that was asked for.
-    fn tests(&self, more: &[&str]) -> Command {
+    /// Returns the README's second command, or the part of it that was asked for; in any case
+    /// `without` some packages.
+    fn tests(&self, without: &[&str], more: &[&str]) -> Command {
         let mut command = cargo::cargo_within(self.root, LIMIT);
         let words = steps::words(README_COMMANDS[1]);
         command.args(words.filter(|word| self.packages.is_empty() || *word != "--workspace"));
-        command.args(self.packages.iter().flat_map(|name| ["--package", *name]));
+        command.args(chosen(self.packages, without));
         command.args(more).arg("--locked").envs(steps::test_environment(self.root));
         // For who may not write to /tmp.
         command.env("TMPDIR", "/var/tmp");
@@ -189,14 +194,32 @@ impl<'a> Bench<'a> {
             row.second = format!("not run: {why}");
             return Ok(row);
         }
-        self.second(&mut row, &runner, name)?;
+        let (without, why) = self.left_out(name);
+        if !self.packages.is_empty() && chosen(self.packages, &without).is_empty() {
+            row.second = format!("not run: {why}");
+            return Ok(row);
+        }
+        self.second(&mut row, &runner, name, &without)?;
+        if !without.is_empty() {
+            row.second += &format!("; without {}: {why}", without.join(", "));
+        }
         Ok(row)
     }
 
+    /// Returns those of the packages to test that are left out under a setting, with the reason.
+    fn left_out(&self, name: &str) -> (Vec<&'static str>, &'static str) {
+        let found = LEFT_OUT.iter().find(|(setting, ..)| *setting == name);
+        let none: (&[&str], &str) = (&[], "");
+        let (packages, why) = found.map_or(none, |(_, packages, why)| (*packages, *why));
+        let is_asked = |name: &&str| self.packages.is_empty() || self.packages.contains(name);
+        (packages.iter().copied().filter(is_asked).collect(), why)
+    }
+
     /// Runs the README's second command: each test passes, or prints why it was skipped.
-    fn second(&self, row: &mut Row, runner: &str, name: &str) -> Result<()> {
+    fn second(&self, row: &mut Row, runner: &str, name: &str, without: &[&str]) -> Result<()> {
         let log = |kind: &str| self.folder.join(format!("{name}.{kind}"));
-        let mut command = self.tests(&["--config", runner, "--no-fail-fast"]);
+        let all = || self.tests(without, &["--config", runner, "--no-fail-fast"]);
+        let mut command = all();
         command.args(["--", "--show-output"]);
         let (kept, failure) = cargo::logged(&mut command, &log("log"), |line| {
             skipped::matters(line) || steps::passed(line).is_some()
@@ -206,9 +229,8 @@ impl<'a> Bench<'a> {
         if let Some((error, code)) = failure {
             let failed = skipped::failed_tests(&kept).filter(|_| code == steps::TESTS_FAILED);
             let again = |alone: &[&str]| {
-                let mut command = self.tests(&["--config", runner]);
                 let (ended, failure) =
-                    cargo::logged(command.args(alone), &log("again.log"), |line| {
+                    cargo::logged(all().args(alone), &log("again.log"), |line| {
                         steps::passed(line).is_some()
                     })?;
                 failure.map_or(Ok(ended.join("\n")), |(error, _)| Err(error))
@@ -255,6 +277,17 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Returns the options that choose the packages of the tests: those that were asked for, or else all,
+/// `without` some.
+fn chosen<'a>(packages: &[&'a str], without: &[&'a str]) -> Vec<&'a str> {
+    let is_left = |name: &&str| !without.contains(name);
+    let (option, names): (_, Vec<&str>) = match packages {
+        [] => ("--exclude", without.to_vec()),
+        _ => ("--package", packages.iter().copied().filter(is_left).collect()),
+    };
+    names.into_iter().flat_map(|name| [option, name]).collect()
+}
+
 /// Formats a row for each setting, and below it what was skipped there and not under the first setting, `none`.
 fn table(rows: &[(&str, Row)]) -> String {
     let mut grid = Grid::new("llll");
@@ -277,6 +310,23 @@ fn table(rows: &[(&str, Row)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packages_that_are_left_out_are_excluded_from_all_or_from_those_that_were_asked_for() {
+        assert_eq!(chosen(&[], &["a", "b"]), ["--exclude", "a", "--exclude", "b"]);
+        assert_eq!(chosen(&["a", "c"], &["a", "b"]), ["--package", "c"]);
+        assert!(chosen(&["a"], &["a"]).is_empty() && chosen(&[], &[]).is_empty());
+        let bench = |packages: &'static [&'static str]| {
+            let (root, folder, under) = (Path::new("."), PathBuf::new(), PathBuf::new());
+            Bench { root, folder, under, packages }
+        };
+        let why = "the lab pins its threads";
+        let lab = ["linerate-lab", "linerate-lab-cli"];
+        assert_eq!(bench(&[]).left_out("no-affinity"), (lab.to_vec(), why));
+        let asked = bench(&["linerate-lab", "linerate-port"]).left_out("no-affinity");
+        assert_eq!(asked, (vec!["linerate-lab"], why));
+        assert!(bench(&[]).left_out("none").0.is_empty());
+    }
 
     #[test]
     fn a_row_has_what_is_skipped_under_its_setting_alone_and_what_failed() {
