@@ -183,7 +183,7 @@ mod tests {
     use crate::error::Code;
 
     #[test]
-    fn nobody_holds_capabilities_that_the_kernel_does_not_have() {
+    fn capability_that_the_kernel_does_not_have_is_not_held() {
         assert!(Capabilities::NONE.are_held());
         assert!(!Capabilities(1 << 63).and(Capabilities::NET_RAW).are_held());
     }
