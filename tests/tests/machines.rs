@@ -98,7 +98,7 @@ fn commands(setting: &Entered, expected: [Ends; 3]) -> Result<Bench, String> {
     let bench = Bench::new()?;
     let probe = bench.netns.start(setting.command("true")).finish(TIME);
     if probe.code() != 0 {
-        return Err(format!("the setting cannot be had here: {}", probe.stderr.trim()));
+        return Err(format!("the machine does not have the setting: {}", probe.stderr.trim()));
     }
     let version = bench.run(Some(setting), &["--version"]);
     assert_eq!(version.code(), 0, "{setting:?} {version:?}");
