@@ -206,6 +206,8 @@ fn ran_in(place: &str, folder: &Folder, script: &str) -> String {
     shell.args(["--mount", "--net", "bash", &path]).current_dir(place);
     let paths = std::env::var("PATH").unwrap_or_default();
     let own = linerate().parent().unwrap();
+    // The page names the folder of the build.
+    shell.env_remove("CARGO_TARGET_DIR");
     shell.env("PATH", format!("{}:{}:{paths}", folder.path(""), own.display()));
     let done = Process::start(shell, |mut shell| shell.spawn()).finish(LONG);
     format!("{}\n{}", done.stdout, done.stderr)
