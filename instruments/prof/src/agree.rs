@@ -272,7 +272,7 @@ const REASONS: &[(Means, Means, &str)] = {
         (
             ClockSamples,
             CpuTime,
-            "time with interrupts disabled is CPU time, and no sample is taken in it",
+            "time with interrupts disabled: a sample comes late, and those due meanwhile are one",
         ),
         (ClockSamples, CpuTime, "samples were lost or throttled"),
         (

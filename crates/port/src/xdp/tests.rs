@@ -380,7 +380,10 @@ fn pools_that_cannot_be_a_devices_are_refused() {
         veth(1500);
         let general = Pool::builder().frames(4096).data(linerate_skb::Data::General);
         let small = Pool::builder().frames(4096).frame_size(1024);
-        for (pool, code) in [(general, Code::Unsupported), (small, Code::PoolSize)] {
+        let large = Pool::builder().frames(4096).frame_size(8192);
+        for (pool, code) in
+            [(general, Code::Unsupported), (small, Code::PoolSize), (large, Code::PoolSize)]
+        {
             let e = Port::open_with("xdp:v0", &pool.build().unwrap()).unwrap_err();
             assert_eq!(e.code, code, "{e}");
             assert!(e.fix.contains(": --"), "an option of the command: {e}");

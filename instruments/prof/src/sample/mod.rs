@@ -12,7 +12,7 @@
 //! use std::time::Duration;
 //! use linerate_prof::sample::{Recorder, Target, What};
 //!
-//! let mut recording = Recorder::new(What::Time { hz: 1000 }).start(Target::ThisProcess)?;
+//! let mut recording = Recorder::new(What::Time { hz: 997 }).start(Target::ThisProcess)?;
 //! std::thread::sleep(Duration::from_millis(100));
 //! recording.poll(Duration::ZERO)?;
 //! for row in recording.finish()?.rows {
