@@ -90,7 +90,7 @@ impl Capabilities {
 
     /// Returns true if the calling thread has all of them.
     #[must_use]
-    pub fn are_held(self) -> bool {
+    pub(crate) fn are_held(self) -> bool {
         let held = rustix::thread::capabilities(None);
         held.is_ok_and(|sets| sets.effective.bits() & self.0 == self.0)
     }
