@@ -357,12 +357,12 @@ fn load_refused(errno: Errno, log: &[u8], is_cut: bool) -> Error {
     error
 }
 
-/// The remedy where a process has the capability and the call is refused nevertheless.
+/// The remedy where a process has the capabilities and the call is refused nevertheless.
 const FILTERED: &str = "allow bpf(2) in the system call filter (seccomp) of this process or container, outside of a user namespace";
 
 fn refused(what: &str, call: &str, errno: Errno) -> Error {
     match errno {
-        Errno::PERM if Capabilities::BPF.are_held() => {
+        Errno::PERM if Capabilities::BPF.and(Capabilities::NET_ADMIN).are_held() => {
             Error::os(Code::Permission, what, call, errno).fix(FILTERED)
         }
         Errno::PERM | Errno::ACCESS => {
