@@ -11,9 +11,9 @@ use linerate_port::moderation::poor_use;
 #[must_use]
 pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
     let counts = &port.counts;
-    // A port that mostly transmits is woken for room, and its irqs carry the packets that it sends.
-    let packets = counts.rx_packets.max(counts.tx_packets);
-    poor_use(packets, counts.irqs(), time).filter(|_| gathers(port))
+    // Irqs beyond the received packets were for room to send.
+    let irqs = counts.irqs().min(counts.rx_packets);
+    poor_use(counts.rx_packets, irqs, time).filter(|_| gathers(port))
 }
 
 /// Returns true if a moderation of the port holds its packets.
@@ -52,9 +52,12 @@ mod tests {
         let told = poorly_used(port, second).unwrap();
         assert!(told.contains("1.1 packets an irq at 8000 irqs a second (rule: "), "{told}");
         assert_eq!(poorly_used(port, 10 * second), None, "fewer irqs a second");
-        port.counts.tx_packets = 80_000;
-        assert_eq!(poorly_used(port, second), None, "irqs of a port that transmits");
-        port.counts.tx_packets = 0;
+        // The side of a transfer that receives acknowledgements sends more than it receives.
+        port.counts.tx_packets = 18_000;
+        assert!(poorly_used(port, second).is_some());
+        port.counts.rx_packets = 0;
+        assert_eq!(poorly_used(port, second), None, "irqs for room to send");
+        port.counts.rx_packets = 9000;
         let spent = Spent { wall: second, ..Spent::default() };
         let of_report = |stopped: &Stopped| ForwardReport::new(stopped, &stats, &spent);
         assert!(of_report(&stopped).ports[0].poor_use.is_some());

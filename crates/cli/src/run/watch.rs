@@ -120,7 +120,6 @@ impl PoorPorts {
             let before = self.before.get(i).copied().unwrap_or_default();
             for (count, before) in [
                 (&mut port.counts.rx_packets, before.rx_packets),
-                (&mut port.counts.tx_packets, before.tx_packets),
                 (&mut port.counts.wakeups, before.wakeups),
                 (&mut port.counts.hold_ends, before.hold_ends),
             ] {
