@@ -1,13 +1,13 @@
 //! Common parts of the tests: whether threads may be pinned here, and the message of a test that is skipped.
 
 use linerate_port::Result;
-use linerate_port::thread::{allowed_cpus, try_cpus};
+use linerate_port::thread::{allowed_cpus, is_filtered, try_cpus};
 
 /// Returns the value of `pinned`, the result of pinning a thread; `None`, with a message, if a filter of system calls
 /// refuses that, as `no-affinity` of tests/src/setting.rs does.
 pub(crate) fn unless_filtered<T>(pinned: Result<T>) -> Option<T> {
     match pinned {
-        Err(e) if e.why.starts_with("a system call filter refuses it") => {
+        Err(e) if is_filtered(&e) => {
             eprintln!("skipped: {e}");
             None
         }

@@ -10,7 +10,7 @@ use linerate_ctl::placement::{EngineGauge, Topology};
 use linerate_datapath::{Engine, Running};
 use linerate_port::Code;
 use linerate_sys::clock::cpu_time;
-use linerate_sys::thread::run_on;
+use linerate_sys::thread::{is_filtered, run_on};
 
 const LONG: Duration = Duration::from_secs(30);
 /// Length of one count of packets.
@@ -40,7 +40,7 @@ impl Crowded {
         };
         // A search tries the CPUs that the calling thread may use.
         match run_on(&[first, second]) {
-            Err(e) if e.why.starts_with("a system call filter refuses it") => {
+            Err(e) if is_filtered(&e) => {
                 println!("skipped: {e}");
                 return None;
             }

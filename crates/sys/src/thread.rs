@@ -60,6 +60,15 @@ pub fn run_thread_on(thread: i32, cpus: &[usize]) -> Result<()> {
     set_affinity(Some(pid(thread)?), cpus)
 }
 
+/// The reason of an error where a filter of system calls refuses to pin the calling thread.
+const FILTERED: &str = "a system call filter refuses it (sched_setaffinity: EPERM)";
+
+/// Returns true if the error says that a filter of system calls refuses to pin threads.
+#[must_use]
+pub fn is_filtered(e: &Error) -> bool {
+    e.code == Code::Cpu && e.why == FILTERED
+}
+
 fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
@@ -75,7 +84,7 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
                 Error::new(Code::Cpu, what, why).fix(allowed)
             }
             None if e == Errno::PERM && thread.is_none() => {
-                let why = "a system call filter refuses it (sched_setaffinity: EPERM)";
+                let why = FILTERED;
                 let fix = "allow the call (systemd: SystemCallFilter=@resources), or name no CPU";
                 Error::new(Code::Cpu, what, why).fix(fix)
             }
@@ -233,7 +242,7 @@ mod tests {
     /// Runs `f` as [`apart`] does, unless a filter of system calls refuses affinity.
     fn apart_with_affinity(f: impl FnOnce() + Send + 'static) {
         apart(|| match run_on(&allowed_cpus().unwrap()) {
-            Err(e) if e.why.contains("system call filter") => eprintln!("skipped: {e}"),
+            Err(e) if is_filtered(&e) => eprintln!("skipped: {e}"),
             may => {
                 may.unwrap();
                 f();

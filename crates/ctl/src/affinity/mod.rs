@@ -161,7 +161,7 @@ fn move_thread(id: i32, cpus: &[usize]) -> Result<()> {
         // Every thread may pin itself to a CPU that it may use: only a filter refuses that.
         let own = thread::allowed_cpus().unwrap_or_default();
         match thread::try_cpus(own.get(..1).unwrap_or_default()) {
-            Err(mut filtered) if [e.code, filtered.code] == [Code::Cpu; 2] => {
+            Err(mut filtered) if e.code == Code::Cpu && thread::is_filtered(&filtered) => {
                 filtered.what = e.what;
                 filtered
             }
