@@ -48,7 +48,7 @@ const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocks
 const FIRST_ONLY: [(&str, &str); 2] =
     [("memory-64m", "tests take more: memory-512m"), ("proc-hidden", "tests read /proc")];
 
-/// Packages whose tests cannot run under a setting, with the reason.
+/// Packages of which many tests cannot run under a setting, with the reason.
 const LEFT_OUT: [(&str, &[&str], &str); 1] =
     [("no-affinity", &["linerate-lab", "linerate-lab-cli"], "the lab pins its threads")];
 

@@ -111,8 +111,8 @@ pub fn lost<'a>(
         }
     }
     match text.is_empty() {
-        true => "rows of SPECIFICATION.md whose tests were skipped: none\n".into(),
-        false => format!("rows of SPECIFICATION.md whose tests were skipped:\n{text}"),
+        true => "rows of SPECIFICATION.md whose evidence was skipped: none\n".into(),
+        false => format!("rows of SPECIFICATION.md whose evidence was skipped:\n{text}"),
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         let text = lost(rows.into_iter(), &skipped, &in_part);
         assert_eq!(
             text,
-            "rows of SPECIFICATION.md whose tests were skipped:\n\
+            "rows of SPECIFICATION.md whose evidence was skipped:\n\
              \x20 S0.1   1 of 1 tests: linerate_port::xdp::tests::rings\n\
              \x20 S0.2   1 of 1 tests in part: linerate_tests::netns::ping_crosses\n\
              \x20 S0.4   1 of 2 tests: linerate_tests::netns::tap_crosses\n\
@@ -195,7 +195,7 @@ mod tests {
         let in_part = BTreeSet::from(["guest: two_cpus"]);
         assert_eq!(
             lost(rows.into_iter(), &skipped, &in_part),
-            "rows of SPECIFICATION.md whose tests were skipped:\n\
+            "rows of SPECIFICATION.md whose evidence was skipped:\n\
              \x20 S0.1   1 of 2 guests: verbs\n\
              \x20 S0.3   1 of 1 guests in part: two_cpus\n"
         );

@@ -399,7 +399,7 @@ fn a_ring_that_exceeds_what_the_user_may_lock_is_refused_with_both_limits() {
         Err(e) => return eprintln!("skipped: setpriv: {e}"),
     };
     assert_eq!(told.exit, Some(1), "{told:?}");
-    assert!(is_limit_of_rings(&told.err) && told.err.contains("lock 0 KiB"), "{told:?}");
+    assert!(is_limit_of_rings(&told.err) && told.err.contains("this process, 0 KiB"), "{told:?}");
     assert!(!Path::new(&file).exists(), "{told:?}");
 }
 

@@ -5,8 +5,8 @@
 //!   packets ──► memif (client) ══ the sender's memory ══► memif::Reader ──► every byte verified, and how
 //!        stdin:  b  a window begins  ─────────────────►                     long it was under way
 //!        stdin:  e  it has ended     ─────────────────►   reads what is left
-//!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since, and
-//!                                      one before them: nothing yet, or why it cannot read
+//!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since. The
+//!                                      first line says that it is ready, or why it cannot read
 //! ```
 //!
 //! It ends when its standard input does and no packet comes, so that it does not outlive its parent.
@@ -292,7 +292,7 @@ impl Far {
         // Report packets that arrived between windows separately, so that they count in no window.
         let between = self.take();
         self.begun = Some(Instant::now());
-        self.meter.start().map_err(io::Error::other)?;
+        self.meter.start().map_err(told)?;
         answer(&Ok(between))
     }
 
@@ -304,7 +304,7 @@ impl Far {
         // Drop the incomplete last slice, and add empty slices in which no packet arrived.
         self.slices.resize((time.as_nanos() / SLICE.as_nanos()) as usize, 0);
         let time = match self.begun {
-            Some(_) => Some(self.meter.stop().map_err(io::Error::other)?),
+            Some(_) => Some(self.meter.stop().map_err(told)?),
             None => None,
         };
         let seen = Seen { time, slowest_pct: slowest_pct(&self.slices), ..self.take() };
@@ -336,6 +336,13 @@ impl Far {
         self.slices.clear();
         seen
     }
+}
+
+/// Tells the run that has started this process an error, and returns it.
+fn told(e: Error) -> io::Error {
+    // The run may have ended.
+    let _ = answer(&Err(Refusal::of(&e)));
+    io::Error::other(e)
 }
 
 /// Prints a line for the run that has started this process.

@@ -35,7 +35,7 @@ fn each_wake_up_has_cpu_time_without_a_sample() {
     const ROUNDS: u32 = 50_000;
     for spin_us in [0, 10, 40, 160] {
         let spin = Duration::from_micros(spin_us);
-        let Some(recording) = started(at(1000).start(Target::ThisThread)) else { return };
+        let Some(recording) = started(at(997).start(Target::ThisThread)) else { return };
         let start = thread_time();
         for _ in 0..ROUNDS {
             let start = Instant::now();
@@ -44,7 +44,7 @@ fn each_wake_up_has_cpu_time_without_a_sample() {
         }
         let took = thread_time() - start;
         let profile = recording.finish().unwrap();
-        let sampled = Duration::from_millis(profile.counted());
+        let sampled = Duration::from_nanos(profile.counted() * 1_003_009);
         let each = took.saturating_sub(sampled) / ROUNDS;
         println!(
             "{spin_us} us of work: {took:?} by the scheduler, {sampled:?} by samples, {each:?} a wake-up between"

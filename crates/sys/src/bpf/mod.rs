@@ -358,7 +358,7 @@ fn load_refused(errno: Errno, log: &[u8], is_cut: bool) -> Error {
 }
 
 /// The remedy where a process has the capabilities and the call is refused nevertheless.
-const FILTERED: &str = "allow bpf(2) in the system call filter (seccomp) of this process or container, outside of a user namespace";
+const FILTERED: &str = "this process has the capabilities: run it outside of a user namespace (rootless container), or allow bpf(2) in its system call filter (seccomp)";
 
 fn refused(what: &str, call: &str, errno: Errno) -> Error {
     match errno {

@@ -187,7 +187,8 @@ fn over_all_cells(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
             _ if summed < planned => format!("open: only {} of {} cells", n(summed), n(planned)),
             Some((low, high)) if from <= low && high <= to => "met".into(),
             Some((low, high)) if high < from || to < low => "NOT met, which is a result".into(),
-            _ => OPEN.into(),
+            Some(_) => OPEN.into(),
+            None => "open: there is no interval".into(),
         };
         let wanted = range((from, to));
         Expectation {

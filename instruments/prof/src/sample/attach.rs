@@ -179,10 +179,11 @@ impl Setup {
         if e.raw_os_error() != Some(EPERM) {
             return error(why).fix("smaller rings, or free memory");
         }
-        let may = limit.map_or_else(|| "all".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
+        let limit =
+            limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
         error(format!(
             "{why}: what this user's programs lock exceeds kernel.perf_event_mlock_kb for each \
-             CPU, and RLIMIT_MEMLOCK lets this one lock {may} more"
+             CPU, and RLIMIT_MEMLOCK of this process, {limit}, too"
         ))
         .fix(
             "ulimit -l unlimited, or CAP_IPC_LOCK, or raise sysctl kernel.perf_event_mlock_kb, or \
@@ -348,7 +349,7 @@ mod tests {
         let no_ring = |errno| setup.no_ring(&io::Error::from_raw_os_error(errno), Some(64 << 10));
         let (limited, exhausted) = (no_ring(EPERM), no_ring(12));
         assert_eq!((limited.code, exhausted.code), (Code::Memory, Code::Memory));
-        assert!(limited.why.contains("RLIMIT_MEMLOCK lets this one lock 64 KiB"), "{limited}");
+        assert!(limited.why.contains("RLIMIT_MEMLOCK of this process, 64 KiB"), "{limited}");
         assert!(limited.fix.contains("perf_event_mlock_kb"), "{limited}");
         assert!(!exhausted.to_string().contains("mlock"), "no limit is exceeded: {exhausted}");
     }

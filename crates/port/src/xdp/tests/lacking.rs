@@ -51,7 +51,7 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
     let bpf = |command, errno| (libc::SYS_bpf, command, errno);
     let (unsupported, permission) = (Code::Unsupported, Code::Permission);
     // The test has the capabilities, so only a filter can refuse these calls.
-    const FILTER: &str = "allow bpf(2) in the system call filter";
+    const FILTER: &str = "allow bpf(2) in its system call filter";
     for (lacks, code, named, remedy) in [
         // A kernel without AF_XDP has no map type for its sockets either.
         (

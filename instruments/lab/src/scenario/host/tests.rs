@@ -414,11 +414,19 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     // The queue has room for all that the senders may have under way, some 250 KB, and sends that in a quarter of a
     // second. So in a window of 0.9 s neither its length nor drops starve a sender.
     let (queue, long) = (("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=1000"), 6 * WINDOW);
-    let fair = has(long, &[queue], &|window| starved(window) < 8.0);
-    assert_eq!(fair, Some(true), "the queue starves senders without preferring others");
-    let unfair = [queue, ("fault", "core:prefer=2")];
-    let others = has(long, &unfair, &|window| starved(window) >= 8.0);
-    assert_eq!(others, Some(true), "none of the others starves");
+    // The windows of five in which many starve.
+    let starving = |more: &[(&str, &str)]| {
+        let (_alone, mut bench) = open(&told(more)).expect("it opened before");
+        let many = (0..5).filter(|_| starved(&bench.window(long).unwrap()) >= 8.0).count();
+        assert!(bench.finish().unwrap().ledger.balanced);
+        many
+    };
+    let (fair, unfair) = (starving(&[queue]), starving(&[queue, ("fault", "core:prefer=2")]));
+    assert!(
+        fair <= 2,
+        "in {fair} of 5 windows the queue starves senders without preferring others"
+    );
+    assert!(unfair >= 3, "in {unfair} of 5 windows many of the others starve");
 }
 
 #[test]
