@@ -172,8 +172,8 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
         let packets: f64 = pairs.iter().map(|pair| pair[side]["packets"].as_f64().unwrap()).sum();
         let (far, lost) = (sums(side, "far_packets"), sums(side, "overruns"));
         assert!(far > 0.0 && far == sums(side, "far_verified"), "{side}: {document}");
-        // Packets that are in the ring at the end of a window count in the next one.
-        let between = 2.0 * 64.0 + 64.0;
+        // Packets that are under way at the end of a window, in two rings and a burst, may count in no window.
+        let between = (2.0 * 64.0 + 64.0) * pairs.len() as f64;
         let (went, offered) = (packets + lost, sums(side, "offered"));
         assert!((went - offered).abs() <= between, "{side}: {went} of {offered}");
         let causes = ["overruns_ring_full", "overruns_no_frame", "overruns_no_cpu"];
