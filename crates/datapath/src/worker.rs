@@ -8,6 +8,8 @@
 //! Owner: the thread that has the Worker, one of the engine's or a program's own. Nothing on the
 //! walk locks, allocates, logs or reads a clock for each packet; one flush in 256 is timed.
 
+mod orders;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,11 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{CostMeter, Rest};
+use linerate_port::thread;
 use linerate_port::wait::{EventFlags, WaitSet};
-use linerate_port::{Code, thread};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::control::{Applied, Control, Order, Pinned, Setting, Unexecuted};
+use crate::control::Control;
 use crate::mailbox::Word;
 use crate::napi::Napi;
 use crate::park::{BELL, TIMER, Wakes};
@@ -229,82 +231,6 @@ impl Worker {
         }
         if self.is_armed {
             self.woken_outside();
-        }
-    }
-
-    /// Executes all orders given before `word` was read. If another thread is adding an order, all
-    /// orders wait for the next turn.
-    #[cold]
-    fn execute(&mut self, word: Word) {
-        let Some(orders) = self.slot.take_orders() else { return };
-        self.executed = word;
-        // After a panic the rest is refused.
-        let mut orders = Unexecuted(orders.into_iter());
-        for order in orders.0.by_ref() {
-            match order {
-                Order::Set { answer, .. } if !answer.claim() => {}
-                Order::Cpus { answer, .. } if !answer.claim() => {}
-                Order::Set { queues, setting, answer } => {
-                    let napis = self.napis.get_mut(queues).unwrap_or_default();
-                    let (mut applied, mut note) = (setting, None);
-                    for napi in napis.iter_mut() {
-                        match setting {
-                            Setting::Moderation(mode) => {
-                                note = note.or(napi.set_moderation(mode));
-                                applied = Setting::Moderation(mode.clamped());
-                            }
-                            Setting::TxBatch(cap) => {
-                                napi.set_tx_batch(cap);
-                                applied = Setting::TxBatch(napi.tx_batch());
-                            }
-                        }
-                    }
-                    let packets: u64 = napis.iter().map(|napi| napi.counts().rx_packets).sum();
-                    let packets = packets.saturating_sub(answer.packets);
-                    let took = answer.asked_at.elapsed();
-                    answer.give(Ok(Applied { asked: setting, applied, note, packets, took }));
-                }
-                Order::Cpus { cpus, answer } => {
-                    let moved = self.run_on(&cpus);
-                    let took = answer.asked_at.elapsed();
-                    answer.give(moved.map(|(before, cpus)| Pinned { cpus, before, took }));
-                }
-            }
-        }
-    }
-
-    /// Restricts the calling thread, which turns the worker, to these CPUs; returns the CPUs on
-    /// which it could run before, and those on which it can run now.
-    ///
-    /// # Errors
-    /// `E-CPU` if it may use none of them.
-    pub(crate) fn run_on(
-        &mut self,
-        cpus: &[usize],
-    ) -> linerate_port::Result<(Vec<usize>, Vec<usize>)> {
-        let before = thread::allowed_cpus()?;
-        thread::run_on(cpus)?;
-        self.slot.waits().pinned(cpus);
-        self.slot.waits().runs();
-        self.mems.iter().for_each(Local::see_cpu);
-        Ok((before, thread::allowed_cpus()?))
-    }
-
-    /// Pins the calling thread, which will turn the worker, to a CPU that could be used when the engine was built. If
-    /// the CPU was lost since then, the thread stays where it may run, as if the CPU were lost later:
-    /// [`WorkerStats::strayed`](crate::WorkerStats::strayed) says so.
-    ///
-    /// # Errors
-    /// `E-CPU` if the thread may use the CPU and cannot be pinned to it.
-    pub(crate) fn start_on(&mut self, cpu: usize) -> linerate_port::Result<()> {
-        match self.run_on(&[cpu]) {
-            Err(e) if e.code == Code::Cpu && !thread::allowed_cpus()?.contains(&cpu) => {
-                self.slot.waits().pinned(&[cpu]);
-                self.slot.waits().runs();
-                self.mems.iter().for_each(Local::see_cpu);
-                Ok(())
-            }
-            pinned => pinned.map(drop),
         }
     }
 

@@ -1,21 +1,25 @@
 //! An open device, for programs that have a loop of their own.
 
+mod wait;
+
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_skb::knob::HOT_LIST;
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
-use linerate_sys::wait::poll_each;
 
 use crate::driver::{Driver, OpenContext, Opened, Plan, open_plan};
 use crate::moderation::Moderation;
 use crate::obtained::Obtained;
-use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
+use crate::queue::{Health, Queue, QueueOps, Want};
 use crate::registry::Registry;
 use crate::ring;
 use crate::spec::{Spec, shown};
 use crate::stats::{DriverCounts, QueueCounts};
 use crate::waker::Waker;
+
+pub use wait::wait_any;
+use wait::wait_on;
 
 /// Frames of a port's own pool for its program's batches.
 const PROGRAM_FRAMES: u64 = 3072;
@@ -354,114 +358,6 @@ impl Port {
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
     }
-}
-
-/// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
-/// timeout, or without a timeout, if all ports have ended and everything was received, or there is none.
-///
-/// # Errors
-/// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
-///
-/// Cost: a syscall to sleep; for several queues two allocations.
-pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bool> {
-    wait_on(ports, Want::Frames, timeout)
-}
-
-fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
-    // Most callers have one queue; this path needs no allocation for it.
-    let mut queues = ports.iter_mut().flat_map(|p| &mut p.queues);
-    match (queues.next(), queues.next()) {
-        (Some(one), None) => return one.wait_for(want, timeout),
-        // Nothing could end a sleep.
-        (None, _) if timeout.is_none() => return Ok(false),
-        _ => {}
-    }
-    if any_woken(ports, Queue::waker_used) {
-        return Ok(false);
-    }
-    if ports.iter_mut().flat_map(|p| &mut p.queues).any(Queue::is_busy) {
-        return spin_on(ports, want, timeout);
-    }
-    // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
-    let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
-    let ended = match ports.iter_mut().all(|p| p.arm(want)) {
-        true => over(health, want, timeout).map(|is_over| is_over.then_some(false)),
-        false => Ok(Some(true)),
-    };
-    if ended != Ok(None) {
-        ports.iter_mut().flat_map(|p| &mut p.queues).for_each(Queue::stay_awake);
-    }
-    if let Some(result) = ended? {
-        return Ok(result);
-    }
-    sleep_on(ports, want, timeout)
-}
-
-/// Sleeps on the queues that are armed for `want`, and on the wakers; returns true if a queue ended the sleep.
-fn sleep_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
-    // Only the first queue of a port is armed for room.
-    let armed = if want.frames() { usize::MAX } else { 1 };
-    let (start, mut left) = (Instant::now(), timeout);
-    loop {
-        let (by, is_rung) = poll_queues(ports, armed, left)?;
-        let is_woken = is_rung && any_woken(ports, Queue::waker_used_polled);
-        let is_readable = by.contains(&true) && !is_woken;
-        if is_rung && !is_woken && !is_readable {
-            // The doorbell rang late: an earlier wait has returned for this use of the waker.
-            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-            continue;
-        }
-        let queues = ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed));
-        queues.zip(by).for_each(|(queue, by)| queue.woken(is_readable && by));
-        return Ok(is_readable);
-    }
-}
-
-/// Polls the first `armed` queues of each port, and all wakers; returns which of the queues are
-/// readable, and whether a waker's doorbell rang.
-fn poll_queues(
-    ports: &[&mut Port],
-    armed: usize,
-    timeout: Option<Duration>,
-) -> Result<(Vec<bool>, bool)> {
-    let queues = ports.iter().flat_map(|p| p.queues.iter().take(armed));
-    let mut fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).collect();
-    let n = fds.len();
-    fds.extend(ports.iter().flat_map(|p| &p.queues).filter_map(Queue::wake_fd));
-    let mut by = vec![false; fds.len()];
-    poll_each(&fds, timeout, |i| by[i] = true).map_err(cannot_wait)?;
-    let is_rung = by.drain(n..).any(|rang| rang);
-    Ok((by, is_rung))
-}
-
-/// Polls several queues for `want` without sleeping, for up to `timeout`, because one of them is polled so.
-fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
-    let start = Instant::now();
-    loop {
-        // Read the health first, as in `wait_on`.
-        let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
-        if ports.iter_mut().any(|port| port.has(want)) {
-            return Ok(true);
-        }
-        let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
-        if over(health, want, timeout)? || is_late || any_woken(ports, Queue::waker_used) {
-            return Ok(false);
-        }
-        std::hint::spin_loop();
-    }
-}
-
-/// Returns true if the waker of one of the ports was used.
-///
-/// A port's waker counts a use at each queue in order, so that all have it once the last queue has. One use
-/// ends only one wait: only the last queue decides, and the use is taken from the others as well.
-fn any_woken(ports: &mut [&mut Port], waker_used: fn(&mut Queue) -> bool) -> bool {
-    ports.iter_mut().fold(false, |any, port| {
-        let Some((last, others)) = port.queues.split_last_mut() else { return any };
-        let is_used = waker_used(last);
-        others.iter_mut().for_each(|queue| _ = waker_used(queue));
-        is_used | any
-    })
 }
 
 /// Parses a port text against the drivers of this crate.

@@ -4,13 +4,17 @@
 //! misspelt option is never silently ignored. A driver that opens nothing by name has its options
 //! where others have the argument: `gen:rate=1Mpps`, or `gen:,rate=1Mpps`.
 
-use std::cell::RefCell;
+mod options;
+
 use std::fmt::{self, Display};
 
 use linerate_skb::{Code, Error, Result};
 
 use crate::moderation::Moderation;
 use crate::wrap::toll::Toll;
+
+pub use options::Options;
+use options::Refused;
 
 /// A parsed port text.
 #[derive(Clone, PartialEq, Eq)]
@@ -295,129 +299,9 @@ pub(crate) fn shown(text: &str) -> String {
 /// The option whose value is never shown.
 const SECRET: &str = "secret";
 
-/// The reason why an option was refused, and the remedy.
-struct Refused(String, &'static str);
-
-/// The options of a port text, and which of them the driver has read.
-#[derive(Clone, Default)]
-pub struct Options {
-    pairs: Vec<(String, Option<String>)>,
-    asked: RefCell<Vec<String>>,
-}
-
-/// Displays the options as they are written, without the secret of a memif port.
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let option = |(key, value): &(String, Option<String>)| match value {
-            Some(value) => shown(&format!("{key}={value}")),
-            None => shown(key),
-        };
-        f.debug_list().entries(self.pairs.iter().map(option)).finish()
-    }
-}
-
-impl PartialEq for Options {
-    fn eq(&self, other: &Self) -> bool {
-        self.pairs == other.pairs
-    }
-}
-
-impl Eq for Options {}
-
-impl Options {
-    fn parse(text: Option<&str>) -> std::result::Result<Options, Refused> {
-        let mut options = Options::default();
-        for part in text.into_iter().flat_map(|text| text.split(',')) {
-            let pair = options.pair(part)?;
-            options.pairs.push(pair);
-        }
-        Ok(options)
-    }
-
-    /// Inserts the option `part` before the others.
-    fn add_first(&mut self, part: &str) -> std::result::Result<(), Refused> {
-        let pair = self.pair(part)?;
-        self.pairs.insert(0, pair);
-        Ok(())
-    }
-
-    /// Parses an option that must not be present yet.
-    fn pair(&self, part: &str) -> std::result::Result<(String, Option<String>), Refused> {
-        let (key, value) = match part.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_owned())),
-            None => (part, None),
-        };
-        if part.is_empty() {
-            let why = "an option is empty: one comma too many";
-            return Err(Refused(why.into(), "leave out the comma"));
-        }
-        if key.is_empty() {
-            return Err(Refused(format!("'{}' has no key", shown(part)), "write KEY=VALUE"));
-        }
-        if self.pairs.iter().any(|(k, _)| k == key) {
-            let why = format!("option '{}' is given twice", shown(key));
-            return Err(Refused(why, "leave out one of them"));
-        }
-        Ok((key.to_owned(), value))
-    }
-
-    /// Returns the list `udp=80+443` if the options from `at` on are numbers that a comma separates from such a list.
-    fn joined(&self, at: usize) -> Option<String> {
-        let (before, rest) = self.pairs.split_at(at);
-        let (key, first) = before.last().filter(|(key, _)| LISTS.contains(&&**key))?;
-        let is_number = |(text, value): &&(String, Option<String>)| {
-            value.is_none() && text.starts_with(|first: char| first.is_ascii_digit())
-        };
-        let numbers: Vec<&str> =
-            rest.iter().take_while(is_number).map(|(text, _)| &**text).collect();
-        let first = first.as_ref().filter(|_| !numbers.is_empty())?;
-        Some(format!("{key}={first}+{}", numbers.join("+")))
-    }
-
-    /// Removes and returns the text of a moderation, including the numbers of `fixed`, which follow
-    /// a comma: `moderation=fixed:usecs=100,frames=32`.
-    fn take_moderation(&mut self) -> Option<String> {
-        let at = self.pairs.iter().position(|(key, _)| key == "moderation")?;
-        let mut text = self.pairs.remove(at).1.unwrap_or_default();
-        let is_fixed = text.starts_with("fixed:");
-        while is_fixed
-            && let Some((key, Some(value))) = self.pairs.get(at)
-            && matches!(&**key, "usecs" | "frames")
-        {
-            text += &format!(",{key}={value}");
-            self.pairs.remove(at);
-        }
-        Some(text)
-    }
-
-    /// Finds the value of a key: `None` without the key, `Some(None)` for a key without value.
-    fn find(&self, key: &str) -> Option<Option<String>> {
-        let mut asked = self.asked.borrow_mut();
-        if !asked.iter().any(|a| a == key) {
-            asked.push(key.to_owned());
-        }
-        self.pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
-    }
-
-    /// Returns true if the text has the key.
-    pub fn has(&self, key: &str) -> bool {
-        self.find(key).is_some()
-    }
-
-    /// Adds a key unless the text has it already.
-    pub fn set_default(&mut self, key: &str, value: Option<&str>) {
-        if !self.pairs.iter().any(|(k, _)| k == key) {
-            self.pairs.push((key.to_owned(), value.map(str::to_owned)));
-        }
-    }
-}
-
 fn list(words: &[&str]) -> String {
     words.join(" ")
 }
-
-/// Options whose values are lists of numbers.
-const LISTS: [&str; 3] = ["udp", "tcp", "queues"];
 
 /// Separators that users type between options by mistake, instead of a comma.
 const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
@@ -469,130 +353,4 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DRIVERS: &[&str] = &["packet", "pcap", "null"];
-
-    fn parse(text: &str) -> Result<Spec> {
-        Spec::parse(text, DRIVERS)
-    }
-
-    #[test]
-    fn all_parts_are_found() {
-        let s = parse("west=packet:veth0,mtu=9000,bypass").unwrap();
-        assert_eq!(
-            (s.name.as_str(), s.driver.as_str(), s.arg.as_str()),
-            ("west", "packet", "veth0")
-        );
-        assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), Some(9000));
-        assert!(s.flag("bypass").unwrap() && !s.flag("promisc").unwrap());
-        s.finish().unwrap();
-        assert_eq!(parse("null:").unwrap().name, "null");
-        assert_eq!(parse("pcap:/tmp/a=b.pcap").unwrap().arg, "/tmp/a=b.pcap");
-    }
-
-    #[test]
-    fn wrong_option_is_named_with_the_right_one() {
-        for (text, why, fix) in [
-            ("veth0", "no driver", "xdp:veth0 or packet:veth0"),
-            ("/dev/x", "no driver", "packet:eth0"),
-            ("packte:veth0", "no driver 'packte'", "did you mean packet:veth0?"),
-            ("pacp:x", "no driver 'pacp'", "did you mean pcap:x?"),
-            ("packt:veth0", "no driver 'packt'", "packet:veth0"),
-            ("warp:x", "no driver 'warp'", "packet pcap null"),
-            ("=packet:x", "name before '='", "write NAME=packet:"),
-            ("packet:x,a,a", "twice", "leave out one"),
-            ("packet:x,=1", "no key", "KEY=VALUE"),
-            ("packet:x,", "one comma too many", "leave out the comma"),
-            ("packet:x,,a", "one comma too many", "leave out the comma"),
-            ("PACKET:x", "no driver 'PACKET'", "packet:x"),
-        ] {
-            let e = parse(text).unwrap_err();
-            assert_eq!(e.code, Code::PortSyntax);
-            assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
-        }
-    }
-
-    #[test]
-    fn the_secret_is_not_shown_whatever_stands_around_it() {
-        for (text, said) in [
-            ("null:/run/x,secret=hunter2,id=1", "null:/run/x,secret=***,id=1"),
-            ("null:/run/x:secret=hunter2,id=1", "null:/run/x:secret=***,id=1"),
-            ("null:/run/x;id=1 secret=hunter2;x,id=1", "null:/run/x;id=1 secret=***,id=1"),
-            ("null:/run/x\tsecret=hunter2", "null:/run/x\tsecret=***"),
-            ("null:/run/x,secret:hunter2", "null:/run/x,secret:***"),
-            ("null:secret=hunter2", "null:secret=***"),
-            ("x secret=hunter2:y", "x secret=***"),
-            ("secret=hunter2:y,id=1", "secret=***,id=1"),
-            ("nul:/run/x:secret=hunter2", "nul:/run/x:secret=***"),
-            ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
-        ] {
-            assert_eq!(shown(text), said);
-            if let Ok(spec) = parse(text) {
-                let debug = format!("{spec:?}");
-                assert!(debug.contains("***") && !debug.contains("hunter2"), "{debug}");
-            }
-            let refused = parse(text).and_then(|spec| {
-                spec.value("secret", |text| Ok::<_, String>(text.to_owned()))?;
-                spec.value("id", str::parse::<u32>)?;
-                spec.finish()
-            });
-            let whole = refused.map_or_else(|e| format!("{e} {e:?}"), |()| said.into());
-            assert!(whole.contains(said) && !whole.contains("hunter2"), "{whole}");
-        }
-        for text in ["null:/run/secret", "null:/run/my-secret=1", "null:x,secrets=2"] {
-            assert_eq!(shown(text), text);
-        }
-        let spec = parse("null:/run/x:secret=hunter2").unwrap();
-        assert_eq!(spec.value("secret", str::parse::<u32>), Ok(None));
-        assert_eq!(spec.finish().unwrap_err().fix, "did you mean ,secret=***?");
-    }
-
-    #[test]
-    fn every_port_has_a_moderation_and_a_bad_one_is_refused_with_what_to_write() {
-        let mode = |text| {
-            parse(text).map(|spec: Spec| {
-                spec.finish().unwrap();
-                spec.moderation.map(|mode| mode.to_string())
-            })
-        };
-        assert_eq!(mode("packet:x"), Ok(None));
-        assert_eq!(mode("packet:x,moderation=napi"), Ok(Some("napi".into())));
-        let fixed = "packet:x,moderation=fixed:usecs=70,frames=9";
-        assert_eq!(mode(fixed), Ok(Some("fixed:usecs=70,frames=9".into())));
-        for (text, why, fix) in [
-            ("packet:x,moderation=nappi", "no mode 'nappi'", "did you mean napi"),
-            ("packet:x,moderation", "no mode ''", "interrupt napi"),
-            ("packet:x,moderation=fixed:frames=0", "not '0'", "32 packets"),
-            ("packet:x,moderation=fixed:usecs=1,usecs=2", "'usecs' is given twice", "leave out"),
-        ] {
-            let e = parse(text).unwrap_err();
-            assert!(e.code == Code::PortSyntax && e.why.contains(why), "{e}");
-            assert!(e.what.contains(text) && e.fix.contains(fix), "{e}");
-        }
-    }
-
-    #[test]
-    fn unknown_option_is_an_error() {
-        let s = parse("packet:x,mtv=1").unwrap();
-        assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
-        let e = s.finish().unwrap_err();
-        assert!(e.why.contains("no option 'mtv'") && e.fix.contains("mtu"), "{e}");
-        for (text, fix) in [
-            ("packet:x,udp=80,443,8080,all", "several numbers are joined by +: udp=80+443+8080"),
-            ("packet:x,udp,443", "options: "),
-            ("packet:x,ring=64,443", "options: "),
-            ("packet:x,udp=80,many", "options: "),
-        ] {
-            let s = parse(text).unwrap();
-            for key in ["udp", "ring"] {
-                let _ = s.value(key, str::parse::<u32>);
-            }
-            assert!(s.finish().unwrap_err().fix.starts_with(fix), "{text}");
-        }
-        let s = parse("packet:x,mtu=large").unwrap();
-        assert!(s.value("mtu", str::parse::<u32>).unwrap_err().why.contains("mtu=large"));
-        assert!(parse("packet:x,a=maybe").unwrap().flag("a").is_err());
-    }
-}
+mod tests;

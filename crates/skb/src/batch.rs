@@ -8,19 +8,16 @@
 //! A transmit that takes a prefix moves `head`; nothing is copied. The batch never grows: a packet
 //! that does not fit stays with the caller.
 
+mod free;
 mod retain;
 
 use std::marker::PhantomData;
 
 use crate::chain;
 use crate::handle::{Common, FLAG};
-use crate::local::Local;
-use crate::page::Fate;
-use crate::reason::DropReason;
 use crate::skb::{Skb, Unique};
-use crate::thread;
 use crate::umem::Umem;
-use crate::verdict::{Moved, Verdict};
+use crate::verdict::Verdict;
 
 /// A list of packets in order, with a fixed capacity.
 ///
@@ -234,91 +231,6 @@ impl<S> Batch<S> {
         Some((first, n + verdicts[n..].iter().take_while(|v| **v == first).count()))
     }
 
-    fn end(&mut self, n: usize, fate: Fate) {
-        let handles = self.take_raw(n);
-        if !handles.is_empty() {
-            thread::free_slow(handles, fate);
-        }
-    }
-
-    /// Frees the packets as consumed.
-    pub fn clear(&mut self) {
-        self.end(self.len(), Fate::Consumed);
-    }
-
-    /// Frees the packets as consumed, and puts their frames on `mem`'s hot list.
-    pub fn consume(&mut self, mem: &mut Local) {
-        let n = self.len();
-        mem.free_raw(self.take_raw(n), Fate::Consumed);
-    }
-
-    /// Frees the packets as dropped for `reason`.
-    pub fn discard(&mut self, reason: DropReason) {
-        self.end(self.len(), Fate::Dropped(reason));
-    }
-
-    /// Frees the first `n` packets as dropped for `reason`, and puts their frames on `mem`'s hot
-    /// list.
-    pub fn discard_first(&mut self, n: usize, reason: DropReason, mem: &mut Local) {
-        mem.free_raw(self.take_raw(n), Fate::Dropped(reason));
-    }
-
-    /// Frees the first `n` packets as sent by a device that copied them, and puts their frames on
-    /// `mem`'s hot list.
-    pub fn sent(&mut self, n: usize, mem: &mut Local) -> Moved {
-        let moved = self.count_first(n);
-        mem.free_raw(self.take_raw(n), Fate::Sent);
-        moved
-    }
-
-    /// Frees the first `n` packets as [`Batch::sent`] does; the caller has counted their bytes.
-    pub fn free_sent(&mut self, n: usize, mem: &mut Local) {
-        mem.free_raw(self.take_raw(n), Fate::Sent);
-    }
-
-    /// Returns the number of packets and bytes in the first `n` packets, or in all packets if the
-    /// batch has fewer.
-    #[must_use]
-    pub fn count_first(&self, n: usize) -> Moved {
-        let packets = n.min(self.len());
-        Moved { packets, bytes: chain::bytes(&self.live()[..packets]) }
-    }
-
-    /// Returns the number of bytes of all packets but the first `skip`.
-    #[must_use]
-    pub fn bytes_behind(&self, skip: usize) -> u64 {
-        chain::bytes(self.live().get(skip..).unwrap_or(&[]))
-    }
-
-    /// Calls `send` for each packet from the front until it returns false; frees the packets for
-    /// which it returned true as sent, and returns their count and bytes.
-    ///
-    /// Shape:  batch[0..n) are freed as sent; the rest stays, in order.
-    pub fn send_prefix(&mut self, mem: &mut Local, mut send: impl FnMut(&Skb<S>) -> bool) -> Moved {
-        let n = self.iter().take_while(|skb| send(skb)).count();
-        self.sent(n, mem)
-    }
-
-    /// Frees all packets behind the first `len` as unused: no packet counter includes them.
-    pub fn truncate(&mut self, len: usize) {
-        if len < self.len() {
-            let from = self.head + len;
-            let unused = &self.slots[from..self.tail];
-            self.tail = from;
-            thread::free_slow(unused, Fate::Unused);
-        }
-    }
-
-    /// Truncates the batch as [`Batch::truncate`] does, and puts the frames on `mem`'s hot list.
-    pub fn truncate_to(&mut self, len: usize, mem: &mut Local) {
-        if len < self.len() {
-            let from = self.head + len;
-            let unused = &self.slots[from..self.tail];
-            self.tail = from;
-            mem.free_raw(unused, Fate::Unused);
-        }
-    }
-
     /// Returns the packets' handles, for a ring between two owners in this process.
     #[must_use]
     pub fn handles(&self) -> &[u32] {
@@ -404,7 +316,7 @@ impl<S> ExactSizeIterator for Drain<'_, S> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Pool;
+    use crate::{DropReason, Local, Pool};
 
     pub(super) fn numbered(n: usize, capacity: usize) -> (Pool, Local, Batch) {
         let pool = Pool::builder().frames(256).build().unwrap();

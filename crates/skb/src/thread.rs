@@ -14,9 +14,11 @@
 //! upper half, which is always full. So one comparison sends flagged handles, umems not met yet
 //! and full lists to the slow path.
 
-use std::cell::{Cell, RefCell};
+mod slot;
+
+use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::chain;
 use crate::handle::{self, Common, FLAG, TABLE};
@@ -24,115 +26,12 @@ use crate::page::{Fate, Page};
 use crate::policy::Data;
 use crate::umem::Umem;
 
+use slot::{NOBODY, Slot};
+
 /// Longest list of one umem's frames that a thread keeps.
 const CACHE_MAX: i64 = 512;
 /// Length of the shortest list that a thread opens.
 const CACHE_MIN: u64 = 8;
-
-/// A thread's list of one umem's frames. Plain numbers and pointers, so that reaching it costs no
-/// initialisation check.
-///
-/// The frames and their number are in the page, where reports find them.
-struct Slot {
-    /// The tail position at which the list is full; 0 if the packets' data comes from the
-    /// allocator, so that every drop has a block to free.
-    limit: Cell<u64>,
-    serial: Cell<u64>,
-    list: Cell<*const AtomicU32>,
-    /// Length of the list less one.
-    mask: Cell<u64>,
-    page: Cell<*const Page>,
-}
-
-/// The page of every slot that is closed.
-static NOBODY: Page = Page::blank();
-
-impl Slot {
-    const fn closed() -> Slot {
-        Slot {
-            limit: Cell::new(0),
-            serial: Cell::new(0),
-            list: Cell::new(std::ptr::null()),
-            mask: Cell::new(0),
-            page: Cell::new(&raw const NOBODY),
-        }
-    }
-
-    /// Returns the page with the counts and the list's frames.
-    #[inline]
-    fn page(&self) -> &Page {
-        // SAFETY: the page is NOBODY, or the page of an Entry; this thread keeps the Entry, and
-        // with it the page, until it closes the slot.
-        unsafe { &*self.page.get() }
-    }
-
-    fn is_open(&self) -> bool {
-        !std::ptr::eq(self.page.get(), &raw const NOBODY)
-    }
-
-    /// Returns the number of frames on the list.
-    fn len(&self) -> usize {
-        self.page().held() as usize
-    }
-
-    /// Appends frames that have been counted; returns false if there is no room.
-    fn push(&self, frames: &[u32]) -> bool {
-        let page = self.page();
-        if page.list.len() - self.len() < frames.len() {
-            return false;
-        }
-        // SAFETY: this thread owns the slot, and so its page.
-        unsafe { page.settle() };
-        let tail = page.tail.value();
-        for (at, &frame) in (tail..).zip(frames) {
-            page.list[(at & self.mask.get()) as usize].store(frame, Ordering::Relaxed);
-        }
-        page.counted.set(tail + frames.len() as u64);
-        page.tail.set(tail + frames.len() as u64);
-        true
-    }
-
-    /// Takes up to `out.len()` frames from the hot end; returns how many.
-    fn pop(&self, out: &mut [u32]) -> usize {
-        let (page, n) = (self.page(), self.len().min(out.len()));
-        // SAFETY: this thread owns the slot, and so its page.
-        unsafe { page.settle() };
-        let tail = page.tail.value() - n as u64;
-        page.tail.set(tail);
-        page.counted.set(tail);
-        self.copy(tail, &mut out[..n]);
-        n
-    }
-
-    /// Takes `n` frames from the cold end; the list must have that many. They stay in its memory,
-    /// in two parts because the list is a ring.
-    ///
-    /// # Safety
-    /// The caller does not push to this list while it has these.
-    unsafe fn shift(&self, n: usize) -> [&[u32]; 2] {
-        let page = self.page();
-        // SAFETY: this thread owns the slot, and so its page.
-        unsafe { page.settle() };
-        let head = page.head.value();
-        page.head.set(head + n as u64);
-        if self.limit.get() > 0 {
-            self.limit.set(self.limit.get() + n as u64);
-        }
-        // SAFETY: this thread owns the slot, and so its page; the caller guarantees that the list
-        // is not written meanwhile.
-        unsafe { page.own(head, n) }
-    }
-
-    /// Copies frames of the list, from position `from`, into `out`.
-    fn copy(&self, from: u64, out: &mut [u32]) {
-        // SAFETY: this thread owns the slot, and so its page, whose list is not written before the frames are
-        // copied.
-        let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
-        let (start, end) = out.split_at_mut(first.len());
-        start.copy_from_slice(first);
-        end.copy_from_slice(wrapped);
-    }
-}
 
 thread_local! {
     static SLOTS: [Slot; TABLE] = const { [const { Slot::closed() }; TABLE] };
@@ -453,111 +352,4 @@ fn close(entry: Entry) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Batch, CoreKind, CoreStats, Ledger, Pool};
-
-    #[test]
-    fn drops_stay_on_the_thread_until_it_exits() {
-        let pool = Pool::builder().frames(1024).build().unwrap();
-        let mut mem = pool.local();
-        let mut batch = Batch::with_capacity(100);
-        assert_eq!(mem.alloc(&mut batch, 100), 100);
-        let caches = |ledger: &Ledger| {
-            let named = |(name, n): &(_, u64)| (*name == "thread caches").then_some(*n);
-            ledger.holders().iter().find_map(named).unwrap()
-        };
-        let on_thread = std::thread::scope(|s| {
-            s.spawn(|| {
-                batch.drain().for_each(drop);
-                caches(&pool.ledger())
-            })
-            .join()
-            .unwrap()
-        });
-        // Of a list of 64, the colder half has gone to the depot twice.
-        assert_eq!(on_thread, 36);
-        let ledger = pool.ledger();
-        assert_eq!((ledger.consumed, ledger.in_flight, ledger.difference()), (100, 0, 0));
-        assert_eq!(caches(&ledger), 0);
-    }
-
-    #[test]
-    fn a_packet_that_outlives_its_pool_goes_home_when_it_is_dropped() {
-        for shared in [false, true] {
-            let pool = Pool::builder().frames(1024).build().unwrap();
-            let mut mem = pool.local();
-            let mut skb = mem.alloc_copy(b"last").unwrap();
-            let (id, serial) = (pool.umem().id() as usize, pool.umem().own_serial());
-            drop((pool, mem));
-            let clone = shared.then(|| skb.share());
-            drop((skb, clone));
-            // Another test may have taken the id since; this incarnation of it is over.
-            Umem::if_alive(id, serial, |_| panic!("the frame is on the thread's list"));
-        }
-    }
-
-    #[test]
-    fn a_bulk_free_near_the_length_of_a_list_visits_the_depot_once() {
-        let pool = Pool::builder().frames(1024).build().unwrap();
-        let mut mem = pool.local();
-        let thread = |pool: &Pool| {
-            let core = |c: &CoreStats| c.kind == CoreKind::Thread && c.alive;
-            let core = pool.stats().cores.into_iter().find(core).unwrap();
-            (core.hot_list_len, core.level, core.visits.1, core.discards)
-        };
-        let [first, second, long] = [60, 60, 65].map(|n| {
-            let mut batch = Batch::with_capacity(n);
-            assert_eq!(mem.alloc(&mut batch, n), n);
-            batch
-        });
-        drop(first);
-        assert_eq!(thread(&pool), (64, 60, 0, 0));
-        // 56 frames make room for 60 more.
-        drop(second);
-        assert_eq!(thread(&pool), (64, 64, 1, 56));
-        // A batch longer than the list goes to the depot and leaves the list as it is.
-        drop(long);
-        assert_eq!(thread(&pool), (64, 64, 2, 56 + 65));
-    }
-
-    #[test]
-    fn an_idle_thread_cannot_starve_the_others() {
-        let pool = Pool::builder().frames(1024).build().unwrap();
-        let mut mem = pool.local();
-        mem.set_hot_list_len(0);
-        let (tx, rx) = std::sync::mpsc::channel::<Batch>();
-        let (done, idle) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
-        std::thread::scope(|s| {
-            let (done, idle) = (&done, &idle);
-            s.spawn(move || {
-                for mut batch in rx {
-                    batch.drain().for_each(drop);
-                }
-                done.wait();
-                idle.wait();
-            });
-            let mut batch = Batch::with_capacity(1024);
-            assert_eq!(mem.alloc(&mut batch, 1024), 1024);
-            tx.send(batch).unwrap();
-            drop(tx);
-            done.wait();
-            let mut batch = Batch::with_capacity(1024);
-            assert!(mem.alloc(&mut batch, 1024) >= 1024 - 1024 / 8);
-            idle.wait();
-        });
-    }
-
-    #[test]
-    fn thread_cache_of_a_former_pool_is_not_reused() {
-        for _ in 0..if cfg!(miri) { 5 } else { 100 } {
-            let pool = Pool::builder().frames(256).build().unwrap();
-            let mut mem = pool.local();
-            let mut batch = Batch::with_capacity(64);
-            mem.alloc(&mut batch, 64);
-            batch.drain().for_each(drop);
-            let ledger = pool.ledger();
-            assert_eq!((ledger.consumed, ledger.difference()), (64, 0), "{ledger}");
-        }
-    }
-}
+mod tests;

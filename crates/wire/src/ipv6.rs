@@ -3,16 +3,21 @@
 //! Source: RFC 8200 (header, extension headers), RFC 7045 (which numbers are extension headers),
 //! RFC 4302 section 2.2 (the authentication header counts in other units).
 
+mod chain;
+mod header;
+
 use std::net::Ipv6Addr;
 
-use zerocopy::byteorder::network_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Ref};
 
 use crate::partial::{self, Check};
-use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth, head};
+use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth};
 
-/// Most extension headers that are parsed; RFC 8200 section 4.1 lists seven, one of them twice.
-const HEADERS_MAX: usize = 8;
+use chain::Chain;
+pub use header::Ipv6Header;
+use header::Parts;
+pub(crate) use header::split;
 
 /// Returns a view of the IPv6 packet in `frame`.
 ///
@@ -199,214 +204,12 @@ impl Ipv6Mut<'_> {
 
 derefs!(Ipv6Ref, Ipv6Mut => header Ipv6Header);
 
-/// The 40 bytes with which every IPv6 packet starts.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Ipv6Header {
-    version_class_flow: U32,
-    payload_len: U16,
-    next_header: u8,
-    hop_limit: u8,
-    src: [u8; 16],
-    dst: [u8; 16],
-}
-
-const _: () = assert!(size_of::<Ipv6Header>() == 40);
-
-impl Ipv6Header {
-    /// Returns the sender's address.
-    #[must_use]
-    pub fn src(&self) -> Ipv6Addr {
-        self.src.into()
-    }
-
-    /// Returns the receiver's address; for a packet with a source route, the next hop.
-    #[must_use]
-    pub fn dst(&self) -> Ipv6Addr {
-        self.dst.into()
-    }
-
-    /// Returns the differentiated services code point, 0 to 63.
-    #[must_use]
-    pub fn dscp(&self) -> u8 {
-        (self.version_class_flow.get() >> 22) as u8 & 0x3f
-    }
-
-    /// Returns the explicit congestion notification, 0 to 3.
-    #[must_use]
-    pub fn ecn(&self) -> u8 {
-        (self.version_class_flow.get() >> 20) as u8 & 3
-    }
-
-    /// Returns the flow label, 20 bits.
-    #[must_use]
-    pub fn flow_label(&self) -> u32 {
-        self.version_class_flow.get() & 0xf_ffff
-    }
-
-    /// Returns the number of hops left.
-    #[must_use]
-    pub fn hop_limit(&self) -> u8 {
-        self.hop_limit
-    }
-
-    /// Returns the number of bytes after this header.
-    pub(crate) fn payload_len(&self) -> usize {
-        self.payload_len.get().into()
-    }
-
-    pub(crate) fn swap(&mut self) {
-        std::mem::swap(&mut self.src, &mut self.dst);
-    }
-
-    /// Changes the sender's address; returns the old one.
-    pub(crate) fn set_src(&mut self, addr: Ipv6Addr) -> [u8; 16] {
-        std::mem::replace(&mut self.src, addr.octets())
-    }
-
-    /// Changes the receiver's address; returns the old one.
-    pub(crate) fn set_dst(&mut self, addr: Ipv6Addr) -> [u8; 16] {
-        std::mem::replace(&mut self.dst, addr.octets())
-    }
-
-    pub(crate) fn set_ecn(&mut self, ecn: u8) {
-        let word = self.version_class_flow.get() & !(3 << 20);
-        self.version_class_flow.set(word | u32::from(ecn & 3) << 20);
-    }
-
-    pub(crate) fn set_hop_limit(&mut self, hops: u8) {
-        self.hop_limit = hops;
-    }
-
-    /// Changes the number of bytes after the header.
-    pub(crate) fn set_payload_len(&mut self, len: u16) {
-        self.payload_len.set(len);
-    }
-
-    /// Returns the header of a packet of `payload` bytes with 64 hops.
-    pub(crate) fn new(
-        src: Ipv6Addr,
-        dst: Ipv6Addr,
-        protocol: Protocol,
-        ecn: u8,
-        payload: u16,
-    ) -> Ipv6Header {
-        Ipv6Header {
-            version_class_flow: (6 << 28 | u32::from(ecn & 3) << 20).into(),
-            payload_len: payload.into(),
-            next_header: protocol.0,
-            hop_limit: 64,
-            src: src.octets(),
-            dst: dst.octets(),
-        }
-    }
-}
-
-/// A packet divided into its parts, which borrow shared or exclusive bytes.
-pub(crate) struct Parts<B> {
-    pub header: Ref<B, Ipv6Header>,
-    pub chain: Chain,
-    pub payload: B,
-    pub behind: usize,
-}
-
 impl<'a> From<Parts<&'a [u8]>> for Ipv6Ref<'a> {
     fn from(parts: Parts<&'a [u8]>) -> Self {
         let header = Ref::into_ref(parts.header);
         let Parts { chain, payload, behind, .. } = parts;
         Ipv6Ref { header, chain, payload, behind }
     }
-}
-
-pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts<B>, Malformed> {
-    let (header, rest) = Ref::<B, Ipv6Header>::from_prefix(packet).map_err(|_| Malformed::Short)?;
-    if header.version_class_flow.get() >> 28 != 6 {
-        return Err(Malformed::BadVersion);
-    }
-    let len = usize::from(header.payload_len.get());
-    let (rest, behind) = head::front(rest, len, behind)?;
-    // If no bytes follow elsewhere, a header beyond the end is an error of the packet; otherwise
-    // the slice is too short.
-    let end = if behind == 0 { Malformed::BadLength } else { Malformed::Short };
-    let chain = walk(Protocol(header.next_header), &rest, end)?;
-    let (_extensions, payload) = rest.split_at(chain.len).map_err(|_| end)?;
-    Ok(Parts { header, chain, payload, behind })
-}
-
-/// Properties of all extension headers together.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Chain {
-    /// The first protocol number that is not an extension header's.
-    pub protocol: Protocol,
-    /// True if there is a fragment header.
-    pub fragment: bool,
-    /// True for a fragment other than the first, which does not begin with a transport header.
-    later: bool,
-    /// True if a routing header has hops left.
-    pub routed: bool,
-    /// Bytes from the end of the fixed header to the payload.
-    len: usize,
-}
-
-impl Chain {
-    /// Returns the offset of the transport checksum in the payload, if there is one that covers the
-    /// addresses.
-    fn check_at(&self) -> Option<usize> {
-        match self.protocol {
-            _ if self.later => None,
-            Protocol::UDP => Some(6),
-            Protocol::TCP => Some(16),
-            Protocol::ICMPV6 => Some(2),
-            _ => None,
-        }
-    }
-}
-
-fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malformed> {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const AUTHENTICATION: u8 = 51;
-    const DESTINATION: u8 = 60;
-    const MOBILITY: u8 = 135;
-    const HOST_IDENTITY: u8 = 139;
-    const SHIM6: u8 = 140;
-
-    let mut chain = Chain { protocol: first, fragment: false, later: false, routed: false, len: 0 };
-    for _ in 0..=HEADERS_MAX {
-        let rest = bytes.get(chain.len..).ok_or(end)?;
-        let units = |unit: usize, extra: usize| {
-            rest.get(1).map(|&n| (usize::from(n) + extra) * unit).ok_or(end)
-        };
-        let len = match chain.protocol.0 {
-            HOP_BY_HOP | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6 => units(8, 1)?,
-            AUTHENTICATION => units(4, 2)?,
-            ROUTING => {
-                let &segments_left = rest.get(3).ok_or(end)?;
-                chain.routed |= segments_left != 0;
-                units(8, 1)?
-            }
-            FRAGMENT => {
-                let word = rest.get(2..4).ok_or(end)?;
-                // The offset is in the upper 13 bits, the flag "more" in the lowest. If both are 0,
-                // this is an atomic fragment, which is a whole packet (RFC 6946).
-                let (high, low) = (word[0], word[1] & 0xf9);
-                chain.fragment |= (high, low) != (0, 0);
-                // After the header of a later fragment there is data, and no further header.
-                if (high, low & 0xf8) != (0, 0) {
-                    chain.protocol = Protocol(rest[0]);
-                    chain.len += 8;
-                    chain.later = true;
-                    return Ok(chain);
-                }
-                8
-            }
-            _ => return Ok(chain),
-        };
-        chain.protocol = Protocol(rest[0]);
-        chain.len += len;
-    }
-    Err(Malformed::TooManyHeaders)
 }
 
 #[cfg(test)]

@@ -1,25 +1,27 @@
 //! The part of the control socket that works on the run: shows and changes settings, and reverts changes that are not
 //! kept.
 
-use std::collections::BTreeMap;
+mod reverting;
+mod show;
+
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Control, DeviceHold, PortStats, QueueReading, Stats};
+use linerate_datapath::{Control, DeviceHold, PortStats, Stats};
 use linerate_port::{Code, Error};
 use linerate_sys::text::queues;
 use serde::Serialize;
 
 use super::request::{Change, SCHEMA};
 use super::reverts::{Key, Outcome, Reverts};
-use super::setting::{ELSEWHERE, Shown, cpus, show};
+use super::setting::{ELSEWHERE, cpus};
 use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
-use crate::report::{ErrorReport, PortReport, by_name};
+use crate::report::ErrorReport;
+
+use reverting::Reverting;
 
 /// Longest time in which a worker must execute an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time until a revert that failed is tried again.
-const REVERT_AGAIN: Duration = Duration::from_secs(5);
 /// Remedy if the handle does not have the worker of a queue.
 const OTHER_SOCKET: &str = "use the socket that controls its worker";
 
@@ -39,17 +41,6 @@ pub(super) struct Target {
     paused: Option<Instant>,
 }
 
-/// A revert that was ordered.
-#[derive(Debug)]
-struct Reverting {
-    key: Key,
-    /// The number of the change in [`Reverts`].
-    serial: u64,
-    orders: Vec<Order>,
-    /// Time after which the orders are withdrawn.
-    until: Instant,
-}
-
 /// A change that was ordered, and that some workers may not have made yet.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -62,71 +53,10 @@ pub(super) struct Pending {
     until: Instant,
 }
 
-#[derive(Debug, Serialize)]
-struct PortShown {
-    driver: String,
-    device: String,
-    mode: String,
-    queues: Vec<QueueShown>,
-    statistics: PortReport,
-}
-
-#[derive(Debug, Serialize)]
-struct QueueShown {
-    queue: usize,
-    worker: Option<usize>,
-    settings: Vec<Shown>,
-}
-
 impl Target {
     pub fn new(control: Control, stats: Stats, before_hold: BeforeHold) -> Target {
         let (started, reverts, reverting) = (Instant::now(), Reverts::default(), Vec::new());
         Target { control, stats, before_hold, started, reverts, reverting, paused: None }
-    }
-
-    /// Returns the document of a port, or of all ports, with the drops of the whole run.
-    ///
-    /// # Errors
-    /// `E-USAGE` if there is no such port.
-    pub fn show(&self, port: Option<&str>) -> Result<String, ErrorReport> {
-        let ports = match port {
-            Some(name) => vec![self.port(name, &format!("cannot show '{name}'"))?],
-            None => self.stats.ports(),
-        };
-        #[derive(Serialize)]
-        struct Document {
-            schema: &'static str,
-            ports: BTreeMap<String, PortShown>,
-            /// Packets that all ports together dropped, by reason.
-            dropped: BTreeMap<&'static str, u64>,
-            reverts_in_seconds: Option<f64>,
-            /// Why the last revert has failed, if it is tried again.
-            revert_failed: Option<String>,
-        }
-        let shown = |port: PortStats| (port.name.clone(), self.shown(&port));
-        let ports = ports.into_iter().map(shown).collect();
-        let ledger = self.stats.ledger();
-        let dropped = by_name(ledger.dropped.iter().map(|(reason, n)| (reason.name(), *n)));
-        let reverts_in_seconds = self.reverts_in();
-        let revert_failed = self.reverts.failed().map(str::to_owned);
-        Ok(line(&Document { schema: SCHEMA, ports, dropped, reverts_in_seconds, revert_failed }))
-    }
-
-    fn shown(&self, port: &PortStats) -> PortShown {
-        let (workers, hold) = (self.stats.workers(), self.control.hold(&port.name));
-        let queue = |(number, queue): (usize, &QueueReading)| {
-            let worker = self.control.worker_of(&port.name, number);
-            let time = worker.and_then(|worker| workers.get(worker)).copied();
-            let settings = show(port, &queue.settings, time, hold);
-            QueueShown { queue: number, worker, settings }
-        };
-        PortShown {
-            driver: port.driver.clone(),
-            device: port.obtained.device.clone(),
-            mode: port.obtained.mode.clone(),
-            queues: port.queues.iter().enumerate().map(queue).collect(),
-            statistics: PortReport::of(port, self.started.elapsed()),
-        }
     }
 
     fn port(&self, name: &str, what: &str) -> Result<PortStats, ErrorReport> {
@@ -397,101 +327,6 @@ impl Target {
         }
         let kept = self.reverts.keep();
         line(&Document { schema: SCHEMA, kept })
-    }
-
-    /// Returns the time of the next revert.
-    pub fn revert_at(&self) -> Option<Instant> {
-        self.reverts.next().map(|at| self.paused.map_or(at, |paused| at.max(paused)))
-    }
-
-    /// Reverts the changes whose time has come; tries again after `pause` for a worker with too many orders.
-    pub fn revert(&mut self, now: Instant, pause: Duration) {
-        self.settle(now);
-        if self.paused.is_some_and(|until| now < until) {
-            return;
-        }
-        self.paused = None;
-        for (key, to) in self.reverts.due(now) {
-            let ordered = match (&key, &to) {
-                (Key::Worker(worker), Ordered::Cpu(cpu)) => cpus(*cpu)
-                    .and_then(|cpus| self.control.set_cpus(*worker, &cpus))
-                    .map(|order| vec![Order::Cpu(order)]),
-                (Key::Queue(port, queue, _), _) => self.order(port, Some(*queue), &[*queue], &to),
-                // Unreachable: the only setting of a worker is its CPUs.
-                (Key::Worker(_), _) => Ok(Vec::new()),
-            };
-            // A refusal changes nothing if the device has the value already, as one whose next
-            // queue refuses each change.
-            let ordered = match ordered {
-                Err(_) if self.has_hold(&key, &to) => Ok(vec![Order::Hold(Duration::ZERO)]),
-                ordered => ordered,
-            };
-            match ordered {
-                Ok(orders) => {
-                    let serial = self.reverts.ordered(&key, now);
-                    let until = now + ORDER_TIMEOUT;
-                    self.reverting.push(Reverting { key, serial, orders, until });
-                }
-                Err(e) if e.code == Code::Busy && !self.has_ended(&key) => {
-                    self.paused = Some(now + pause);
-                }
-                Err(e) => self.reverts.again(&key, None, now + REVERT_AGAIN, e.to_string()),
-            }
-        }
-    }
-
-    /// Returns true if the worker of a setting has ended.
-    fn has_ended(&self, key: &Key) -> bool {
-        let worker = match key {
-            Key::Worker(worker) => Some(*worker),
-            Key::Queue(port, queue, _) => self.control.worker_of(port, *queue),
-        };
-        worker.is_some_and(|worker| self.control.has_ended(worker))
-    }
-
-    /// Returns true if `to` is a hold, and the device of the port has it already.
-    fn has_hold(&self, key: &Key, to: &Ordered) -> bool {
-        match (key, to) {
-            (Key::Queue(port, ..), Ordered::Hold(hold)) => self.control.hold(port) == Some(*hold),
-            _ => false,
-        }
-    }
-
-    /// Returns true if a revert was ordered that the worker has not answered.
-    pub fn is_reverting(&self) -> bool {
-        !self.reverting.is_empty()
-    }
-
-    /// Records the reverts that workers have executed since the last call, and withdraws those that are late, as of a
-    /// worker that has ended: they are tried again.
-    pub fn settle(&mut self, now: Instant) {
-        let reverts = &mut self.reverts;
-        self.reverting.retain(|Reverting { key, serial, orders, until }| {
-            let is_answered = || orders.iter().all(Order::is_answered);
-            let mut is_withdrawn = true;
-            if !is_answered() {
-                if now < *until {
-                    return true;
-                }
-                for order in orders.iter().filter(|order| !order.is_answered()) {
-                    is_withdrawn &= order.withdraw();
-                }
-            }
-            // A worker may have answered meanwhile.
-            let why = match Order::failure(orders) {
-                Some(e) => Some(e.to_string()),
-                None if is_answered() => None,
-                None if is_withdrawn => {
-                    Some(format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}"))
-                }
-                None => Some("its worker has begun the revert and not finished it".to_owned()),
-            };
-            match why {
-                None => reverts.end(*serial, [key], Order::end(orders), now),
-                Some(why) => reverts.again(key, Some(*serial), now + REVERT_AGAIN, why),
-            }
-            false
-        });
     }
 
     fn reverts_in(&self) -> Option<f64> {

@@ -11,24 +11,24 @@
 //!
 //! The driver does not ask the core for free slots; each flight counts its own.
 
-use std::time::{Duration, Instant};
+mod reap;
+
+use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Tally};
-use linerate_sys::verbs::{Completion, Send as Message};
+use linerate_sys::verbs::Send as Message;
 use linerate_wire::Mac;
 
 use super::flight::Flight;
 use super::nic::{Nic, To};
-use super::peers::{Gone, Peer, Peers};
+use super::peers::{Gone, Peers};
 use super::roster::Reports;
-use crate::host::{RETRY, Retry, copy_out};
+use crate::host::{Retry, copy_out};
 
 /// Most messages of a chain.
 const CHAIN: usize = 32;
 /// Length of the shortest packet: its header.
 const ETHERNET_BYTES: usize = 14;
-/// The longest sleep while the device has packets.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// The number of the datagrams' flight.
 const DATAGRAMS: u32 = 0;
 
@@ -343,115 +343,6 @@ impl Tx {
         }
     }
 
-    /// Takes back the packets that the device has sent; reports connections that have failed.
-    ///
-    /// Cost: nothing while the device has nothing; else a call of its driver for 32 packets with a completion.
-    pub fn reap<N: Nic>(
-        &mut self,
-        nic: &mut N,
-        peers: &mut Peers<N::Peer>,
-        mem: &mut Local,
-        reports: &mut Reports<Gone<N::Peer>>,
-    ) {
-        if self.sending == 0 && !std::mem::take(&mut self.is_stale) {
-            return;
-        }
-        loop {
-            let mut completions = [Completion::default(); CHAIN];
-            let n = match nic.sent(&mut completions) {
-                Ok(n) => n,
-                Err(e) => {
-                    self.failed.get_or_insert(format!("its completion queue failed: {e}"));
-                    return;
-                }
-            };
-            for completion in &completions[..n] {
-                self.complete(completion, nic, peers, mem, reports);
-            }
-            if n > 0 {
-                self.waits_since = None;
-            }
-            if n < completions.len() {
-                break;
-            }
-        }
-        self.tally.set(self.sending);
-    }
-
-    /// Ends the packets up to a completed one.
-    fn complete<N: Nic>(
-        &mut self,
-        completion: &Completion,
-        nic: &N,
-        peers: &mut Peers<N::Peer>,
-        mem: &mut Local,
-        reports: &mut Reports<Gone<N::Peer>>,
-    ) {
-        let (number, index) = ((completion.id >> 32) as u32, completion.id as u32);
-        let place = peers.of_flight(number).filter(|_| number != DATAGRAMS);
-        let flight = match (number, place) {
-            (DATAGRAMS, _) => &mut self.datagrams,
-            (_, Some(place)) => match peers.at_mut(place).and_then(|peer| peer.flight.as_mut()) {
-                Some(flight) => flight,
-                None => return,
-            },
-            // Of a peer that has gone.
-            _ => return,
-        };
-        if !flight.has(index) {
-            return;
-        }
-        // Those before a failed one were sent.
-        let last = if completion.is_ok() { index } else { index.wrapping_sub(1) };
-        let before = flight.len();
-        while !flight.done(last, &mut self.done) {
-            self.done.sent(self.done.len(), mem);
-        }
-        self.done.sent(self.done.len(), mem);
-        if !completion.is_ok() {
-            flight.done(index, &mut self.done);
-        }
-        self.sending -= before - flight.len();
-        if completion.is_ok() {
-            return;
-        }
-        self.lost += Moved { packets: self.done.len(), bytes: self.done.bytes_behind(0) };
-        self.done.discard(DropReason::PEER_GONE);
-        let way = place.map_or(Way::Group, Way::Connection);
-        self.fail(way, &nic.text(completion), peers, reports);
-    }
-
-    /// Reports that a way carries nothing more: a peer's connection, or all datagrams.
-    #[cold]
-    fn fail<P>(
-        &mut self,
-        way: Way,
-        why: &str,
-        peers: &mut Peers<P>,
-        reports: &mut Reports<Gone<P>>,
-    ) {
-        match way {
-            Way::Connection(place) => {
-                if let Some(peer) = peers.at_mut(place)
-                    && !std::mem::replace(&mut peer.has_failed, true)
-                {
-                    reports.failed.push((peer.of.id, why.to_owned()));
-                }
-            }
-            _ => _ = self.failed.get_or_insert(why.to_owned()),
-        }
-    }
-
-    /// Counts the packets of a peer that is being removed as lost.
-    pub fn forget<P>(&mut self, peer: &Peer<P>) {
-        if let Some(flight) = &peer.flight {
-            self.lost += flight.count();
-            self.sending -= flight.len();
-        }
-        (self.is_stale, self.waits_since) = (true, None);
-        self.tally.set(self.sending);
-    }
-
     /// Returns the number of packets that the device has.
     pub fn sending(&self) -> usize {
         self.sending
@@ -481,23 +372,5 @@ impl Tx {
     /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had none.
     pub fn starved_until(&self) -> Option<Instant> {
         self.starved.at()
-    }
-
-    /// Returns the time of the next look for completions, for which no event is asked. The interval grows while
-    /// there are none.
-    pub fn look_at(&mut self) -> Option<Instant> {
-        if self.sending == 0 {
-            return None;
-        }
-        let now = Instant::now();
-        let waited = now.saturating_duration_since(*self.waits_since.get_or_insert(now));
-        now.checked_add(waited.clamp(RETRY, SLEEP_MAX))
-    }
-
-    /// Drops the datagrams that the device has not sent, when its pair has ended.
-    pub fn end(&mut self) {
-        self.lost += self.datagrams.discard(DropReason::DEVICE_DOWN);
-        self.sending = 0;
-        self.tally.set(0);
     }
 }

@@ -1,0 +1,236 @@
+//! Tests changes of a packet's length: lengths, checksums and tags, and packets that are refused.
+
+use linerate_skb::{Pool, Trust};
+use linerate_wire::{Mac, ip, udp};
+
+use super::*;
+use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
+
+const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+
+fn pool() -> Pool {
+    Pool::builder().frames(64).build().unwrap()
+}
+
+fn tunnel(v6: bool) -> Tunnel {
+    let ends = if v6 { ["fd00::a", "fd00::b"] } else { ["192.0.2.1", "192.0.2.2"] };
+    let [src, dst] = ends.map(|text| text.parse().unwrap());
+    Tunnel { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst, vni: 7 }
+}
+
+#[test]
+fn checksums_inside_and_outside_a_tunnel_leave_right_whoever_computes_them() {
+    let pool = pool();
+    for (payload, v6, finished) in [
+        (4, false, false),
+        (4, true, false),
+        (5000, true, false),
+        (4, true, true),
+        (5000, true, true),
+    ] {
+        let mut skb = unfinished(&pool, payload);
+        if finished {
+            skb.complete_checksum().unwrap();
+        }
+        let inner = skb.len();
+        skb.push_vxlan(&tunnel(v6)).unwrap();
+        assert_eq!(skb.offload().needs_checksum(), v6 || !finished);
+        skb.complete_checksum().unwrap();
+        let frame = bytes(&skb);
+        assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
+        assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
+    }
+}
+
+/// Returns a packet of SCTP whose CRC is left to a device.
+fn unfinished_sctp(pool: &Pool) -> Skb {
+    let mut skb = pool.local().alloc_copy(&ipv4(132, 40)).unwrap();
+    skb.set_offload(Offload { csum_offset: 8, ..PARTIAL });
+    skb
+}
+
+#[test]
+fn crc_of_sctp_is_complete_behind_headers_that_ports_do_not_parse() {
+    let pool = pool();
+    let [src, dst] = OUTSIDE;
+    let mut plain = unfinished_sctp(&pool);
+    plain.complete_checksum().unwrap();
+    let right = bytes(&plain);
+    for v6 in [false, true] {
+        let mut skb = unfinished_sctp(&pool);
+        skb.push_vxlan(&tunnel(v6)).unwrap();
+        assert_eq!(skb.offload().needs_checksum(), v6);
+        skb.complete_checksum().unwrap();
+        let frame = bytes(&skb);
+        assert!(udp(&frame).unwrap().checksum_ok() && frame.ends_with(&right), "{v6}");
+    }
+    // An IP header of a protocol that ports do not parse.
+    let mut skb = unfinished_sctp(&pool);
+    skb.push_ipv4(src, dst, Protocol(47)).unwrap();
+    assert!(skb.offload() == Offload::NONE && bytes(&skb).ends_with(&right[14..]));
+    // Deeper than ports parse.
+    let mut skb = unfinished_sctp(&pool);
+    for depth in 1..4 {
+        skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+        assert_eq!(skb.offload().needs_checksum(), depth < 3, "{depth}");
+    }
+    assert!(bytes(&skb).ends_with(&right[14..]));
+    let mut skb = unfinished_sctp(&pool);
+    for tags in 1..4 {
+        skb.push_vlan(VlanTag::new(tags, 0)).unwrap();
+        assert_eq!(skb.offload().needs_checksum(), tags < 3, "{tags}");
+    }
+    assert!(bytes(&skb).ends_with(&right[14..]));
+}
+
+#[test]
+fn superframe_that_no_port_could_cut_is_not_made() {
+    let pool = pool();
+    let [src, dst] = OUTSIDE;
+    let superframe = || {
+        let mut skb = pool.local().alloc_copy(&ipv4(6, 100)).unwrap();
+        skb.set_offload(SUPERFRAME);
+        skb
+    };
+    let mut skb = superframe();
+    for _ in 0..2 {
+        skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+    }
+    let before = (bytes(&skb), skb.offload());
+    assert_eq!(skb.push_ipv4(src, dst, Protocol::IPIP), Err(DropReason::UNSUPPORTED));
+    assert_eq!((bytes(&skb), skb.offload()), before);
+    let mut skb = superframe();
+    skb.push_vlan(VlanTag::new(5, 0)).unwrap();
+    skb.push_vlan(VlanTag::new(7, 0).service()).unwrap();
+    let before = (bytes(&skb), skb.offload());
+    assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
+    assert_eq!((bytes(&skb), skb.offload()), before);
+    // The tag of the metadata counts, and stays there.
+    let mut skb = superframe();
+    skb.push_vlan(VlanTag::new(5, 0)).unwrap();
+    let tag = Some(Vlan { tci: 7, protocol: 0x88a8 });
+    skb.set_vlan(tag);
+    assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
+    assert_eq!(skb.vlan(), tag);
+}
+
+#[test]
+fn a_tag_of_the_metadata_is_the_outermost_tag() {
+    let pool = pool();
+    let mut skb = unfinished(&pool, 4);
+    let before = bytes(&skb);
+    // The drop eligibility (0x1000) stays in a tag that is moved.
+    skb.set_vlan(Some(Vlan { tci: 0x7005, protocol: 0x88a8 }));
+    skb.push_vlan(VlanTag::new(7, 1)).unwrap();
+    assert_eq!((skb.vlan(), skb.offload().csum_start), (None, PARTIAL.csum_start + 8));
+    assert_eq!(bytes(&skb)[12..20], [0x81, 0, 0x20, 7, 0x88, 0xa8, 0x70, 5]);
+    assert_eq!(skb.pop_vlan().unwrap().vid(), 7);
+    skb.set_vlan(Some(Vlan { tci: 0x6009, protocol: 0x8100 }));
+    let tags = [(); 2].map(|()| skb.pop_vlan().unwrap());
+    let said = tags.map(|tag| (tag.vid(), tag.pcp(), tag.tpid()));
+    assert_eq!(said, [(9, 3, EtherType::VLAN), (5, 3, EtherType::QINQ)]);
+    assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNWANTED);
+    assert!(bytes(&skb) == before && skb.offload() == PARTIAL && skb.vlan().is_none());
+    let unknown = Some(Vlan { tci: 1, protocol: 0x9100 });
+    skb.set_vlan(unknown);
+    assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNSUPPORTED);
+    assert_eq!(skb.vlan(), unknown);
+}
+
+#[test]
+fn a_tag_of_the_metadata_goes_into_the_tunnel_with_its_packet() {
+    let pool = pool();
+    let tag = Some(Vlan { tci: 5, protocol: 0x8100 });
+    let mut skb = unfinished(&pool, 4);
+    let mut inner = bytes(&skb);
+    inner.splice(12..12, [0x81, 0, 0, 5]);
+    skb.set_vlan(tag);
+    skb.push_geneve(&tunnel(false)).unwrap();
+    let frame = bytes(&skb);
+    assert!(skb.vlan().is_none() && frame.ends_with(&inner) && frame[12..14] == [8, 0]);
+    // What is refused leaves the tag where it was.
+    let mut skb = unfinished(&pool, 4);
+    let before = bytes(&skb);
+    skb.set_vlan(tag);
+    let mixed = Tunnel { dst: OUTSIDE[0].into(), ..tunnel(true) };
+    assert_eq!(skb.push_vxlan(&mixed), Err(DropReason::UNWANTED));
+    assert!(bytes(&skb) == before && skb.vlan() == tag && skb.offload() == PARTIAL);
+    let mut refused = Ok(());
+    while refused.is_ok() {
+        skb.set_vlan(tag);
+        refused = skb.push_vlan(VlanTag::new(1, 1));
+    }
+    assert_eq!((refused, skb.vlan()), (Err(DropReason::TOO_LONG), tag));
+    while skb.pop_vlan().is_ok() {}
+    assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
+}
+
+#[test]
+fn a_header_that_is_refused_leaves_the_packet_verified() {
+    let pool = pool();
+    let mut skb = pool.local().alloc_copy(&[0; 60]).unwrap();
+    let verified = Offload { flags: 2, ..Offload::NONE };
+    skb.set_offload(verified);
+    assert!(skb.push_ipv4(OUTSIDE[0], OUTSIDE[1], Protocol::IPIP).is_err());
+    assert_eq!((skb.len(), skb.offload()), (60, verified));
+}
+
+#[test]
+fn a_packet_in_an_ip_header_and_out_again_is_as_it_was() {
+    let pool = pool();
+    for payload in [4, 5000] {
+        let mut skb = unfinished(&pool, payload);
+        let before = bytes(&skb);
+        let [src, dst] = OUTSIDE;
+        skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+        assert_eq!(skb.offload().csum_start, PARTIAL.csum_start + 20);
+        skb.push_vlan(VlanTag::new(5, 1)).unwrap();
+        assert_eq!(ip(&bytes(&skb)).unwrap().dst(), dst);
+        assert_eq!(skb.pop_vlan().unwrap().vid(), 5);
+        assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNWANTED);
+        skb.pop_ip().unwrap();
+        assert_eq!(skb.pop_ip(), Err(DropReason::UNWANTED));
+        assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
+    }
+}
+
+#[test]
+fn a_resized_payload_has_right_lengths_and_checksums() {
+    let pool = pool();
+    let mut skb = unfinished(&pool, 40);
+    for len in [40, 7, 0, 100, 101] {
+        skb.set_udp_payload_len(len).unwrap();
+        assert_eq!((skb.len(), skb.udp().unwrap().payload().len()), (42 + len, len));
+        let mut copy = pool.local().alloc_copy(&bytes(&skb)).unwrap();
+        copy.set_offload(PARTIAL);
+        copy.complete_checksum().unwrap();
+        assert!(udp(&bytes(&copy)).unwrap().checksum_ok(), "{len}");
+    }
+    let before = bytes(&skb);
+    assert_eq!(skb.set_udp_payload_len(10_000), Err(DropReason::TOO_LONG));
+    assert_eq!(skb.set_udp_payload_len(usize::MAX), Err(DropReason::TOO_LONG));
+    assert_eq!(bytes(&skb), before);
+    let mut chain = unfinished(&pool, 5000);
+    assert_eq!(chain.set_udp_payload_len(4), Err(DropReason::UNSUPPORTED));
+}
+
+#[test]
+fn a_refused_header_leaves_the_packet_as_it_was() {
+    let pool = pool();
+    let [src, dst] = OUTSIDE;
+    let mut skb = unfinished(&pool, 4);
+    let before = bytes(&skb);
+    assert_eq!(skb.push_ipv4(src, dst, Protocol::IPV6), Err(DropReason::UNWANTED));
+    let mixed = Tunnel { dst: src.into(), ..tunnel(true) };
+    assert_eq!(skb.push_geneve(&mixed), Err(DropReason::UNWANTED));
+    while skb.push_ipv4(src, dst, Protocol::IPIP).is_ok() {}
+    assert!(skb.headroom() < 20);
+    while skb.pop_ip().is_ok() {}
+    assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
+    skb.set_offload(Offload { gso_type: 5, gso_size: 2, ..PARTIAL });
+    assert_eq!(skb.push_vxlan(&tunnel(false)), Err(DropReason::UNSUPPORTED));
+    assert_eq!(skb.push_ipv4(src, dst, Protocol(47)), Err(DropReason::UNSUPPORTED));
+    let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+    let mut skb = unfinished(&exported, 4);
+    assert_eq!(skb.push_vlan(VlanTag::new(1, 1)), Err(DropReason::UNSUPPORTED));
+}

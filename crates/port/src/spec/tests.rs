@@ -1,0 +1,124 @@
+//! Tests the parsing of port texts, and its errors.
+
+use super::*;
+
+const DRIVERS: &[&str] = &["packet", "pcap", "null"];
+
+fn parse(text: &str) -> Result<Spec> {
+    Spec::parse(text, DRIVERS)
+}
+
+#[test]
+fn all_parts_are_found() {
+    let s = parse("west=packet:veth0,mtu=9000,bypass").unwrap();
+    assert_eq!((s.name.as_str(), s.driver.as_str(), s.arg.as_str()), ("west", "packet", "veth0"));
+    assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), Some(9000));
+    assert!(s.flag("bypass").unwrap() && !s.flag("promisc").unwrap());
+    s.finish().unwrap();
+    assert_eq!(parse("null:").unwrap().name, "null");
+    assert_eq!(parse("pcap:/tmp/a=b.pcap").unwrap().arg, "/tmp/a=b.pcap");
+}
+
+#[test]
+fn wrong_option_is_named_with_the_right_one() {
+    for (text, why, fix) in [
+        ("veth0", "no driver", "xdp:veth0 or packet:veth0"),
+        ("/dev/x", "no driver", "packet:eth0"),
+        ("packte:veth0", "no driver 'packte'", "did you mean packet:veth0?"),
+        ("pacp:x", "no driver 'pacp'", "did you mean pcap:x?"),
+        ("packt:veth0", "no driver 'packt'", "packet:veth0"),
+        ("warp:x", "no driver 'warp'", "packet pcap null"),
+        ("=packet:x", "name before '='", "write NAME=packet:"),
+        ("packet:x,a,a", "twice", "leave out one"),
+        ("packet:x,=1", "no key", "KEY=VALUE"),
+        ("packet:x,", "one comma too many", "leave out the comma"),
+        ("packet:x,,a", "one comma too many", "leave out the comma"),
+        ("PACKET:x", "no driver 'PACKET'", "packet:x"),
+    ] {
+        let e = parse(text).unwrap_err();
+        assert_eq!(e.code, Code::PortSyntax);
+        assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
+    }
+}
+
+#[test]
+fn the_secret_is_not_shown_whatever_stands_around_it() {
+    for (text, said) in [
+        ("null:/run/x,secret=hunter2,id=1", "null:/run/x,secret=***,id=1"),
+        ("null:/run/x:secret=hunter2,id=1", "null:/run/x:secret=***,id=1"),
+        ("null:/run/x;id=1 secret=hunter2;x,id=1", "null:/run/x;id=1 secret=***,id=1"),
+        ("null:/run/x\tsecret=hunter2", "null:/run/x\tsecret=***"),
+        ("null:/run/x,secret:hunter2", "null:/run/x,secret:***"),
+        ("null:secret=hunter2", "null:secret=***"),
+        ("x secret=hunter2:y", "x secret=***"),
+        ("secret=hunter2:y,id=1", "secret=***,id=1"),
+        ("nul:/run/x:secret=hunter2", "nul:/run/x:secret=***"),
+        ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
+    ] {
+        assert_eq!(shown(text), said);
+        if let Ok(spec) = parse(text) {
+            let debug = format!("{spec:?}");
+            assert!(debug.contains("***") && !debug.contains("hunter2"), "{debug}");
+        }
+        let refused = parse(text).and_then(|spec| {
+            spec.value("secret", |text| Ok::<_, String>(text.to_owned()))?;
+            spec.value("id", str::parse::<u32>)?;
+            spec.finish()
+        });
+        let whole = refused.map_or_else(|e| format!("{e} {e:?}"), |()| said.into());
+        assert!(whole.contains(said) && !whole.contains("hunter2"), "{whole}");
+    }
+    for text in ["null:/run/secret", "null:/run/my-secret=1", "null:x,secrets=2"] {
+        assert_eq!(shown(text), text);
+    }
+    let spec = parse("null:/run/x:secret=hunter2").unwrap();
+    assert_eq!(spec.value("secret", str::parse::<u32>), Ok(None));
+    assert_eq!(spec.finish().unwrap_err().fix, "did you mean ,secret=***?");
+}
+
+#[test]
+fn every_port_has_a_moderation_and_a_bad_one_is_refused_with_what_to_write() {
+    let mode = |text| {
+        parse(text).map(|spec: Spec| {
+            spec.finish().unwrap();
+            spec.moderation.map(|mode| mode.to_string())
+        })
+    };
+    assert_eq!(mode("packet:x"), Ok(None));
+    assert_eq!(mode("packet:x,moderation=napi"), Ok(Some("napi".into())));
+    let fixed = "packet:x,moderation=fixed:usecs=70,frames=9";
+    assert_eq!(mode(fixed), Ok(Some("fixed:usecs=70,frames=9".into())));
+    for (text, why, fix) in [
+        ("packet:x,moderation=nappi", "no mode 'nappi'", "did you mean napi"),
+        ("packet:x,moderation", "no mode ''", "interrupt napi"),
+        ("packet:x,moderation=fixed:frames=0", "not '0'", "32 packets"),
+        ("packet:x,moderation=fixed:usecs=1,usecs=2", "'usecs' is given twice", "leave out"),
+    ] {
+        let e = parse(text).unwrap_err();
+        assert!(e.code == Code::PortSyntax && e.why.contains(why), "{e}");
+        assert!(e.what.contains(text) && e.fix.contains(fix), "{e}");
+    }
+}
+
+#[test]
+fn unknown_option_is_an_error() {
+    let s = parse("packet:x,mtv=1").unwrap();
+    assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
+    let e = s.finish().unwrap_err();
+    assert!(e.why.contains("no option 'mtv'") && e.fix.contains("mtu"), "{e}");
+    for (text, fix) in [
+        ("packet:x,udp=80,443,8080,all", "several numbers are joined by +: udp=80+443+8080"),
+        ("packet:x,udp,443", "options: "),
+        ("packet:x,ring=64,443", "options: "),
+        ("packet:x,udp=80,many", "options: "),
+    ] {
+        let s = parse(text).unwrap();
+        for key in ["udp", "ring"] {
+            let _ = s.value(key, str::parse::<u32>);
+        }
+        assert!(s.finish().unwrap_err().fix.starts_with(fix), "{text}");
+    }
+    let s = parse("packet:x,mtu=large").unwrap();
+    assert!(s.value("mtu", str::parse::<u32>).unwrap_err().why.contains("mtu=large"));
+    assert!(parse("packet:x,a=maybe").unwrap().flag("a").is_err());
+}
