@@ -30,11 +30,14 @@ const MEMBERS: [&str; 7] = [
 ];
 
 /// Removes the pages, so that items removed from the sources are missing from the list.
-pub fn forget(root: &Path) {
+pub fn forget(root: &Path) -> Result<()> {
     for name in CRATES {
-        // An error means that there are no pages, so nothing needs to be removed.
-        let _ = fs::remove_dir_all(cargo::target_dir(root).join("doc").join(name));
+        let pages = cargo::target_dir(root).join("doc").join(name);
+        if pages.exists() {
+            fs::remove_dir_all(&pages).with_context(|| pages.display().to_string())?;
+        }
     }
+    Ok(())
 }
 
 /// Compares the list with the pages, or writes it if `UPDATE_API` is set; returns its length.

@@ -115,13 +115,16 @@ pub fn told(
         .spawn()
         .with_context(|| format!("cannot start {command:?}"))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let kept = thread::scope(|scope| {
+    let (out, err) = thread::scope(|scope| {
         let out = scope.spawn(|| pass(out, std::io::stdout(), keep));
-        let mut kept = pass(err, std::io::stderr(), keep);
-        kept.extend(out.join().unwrap_or_default());
-        kept
+        let err = pass(err, std::io::stderr(), keep);
+        (out.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), err)
     });
-    Ok((kept, failure(command, child.wait()?)))
+    let status = child.wait()?;
+    // Lines that were not read could be those that the caller looks for.
+    let mut kept = err.context("cannot read the command's stderr")?;
+    kept.extend(out.context("cannot read the command's stdout")?);
+    Ok((kept, failure(command, status)))
 }
 
 /// Runs `command` with its output in the file `log`, and returns as [`told`] does.
@@ -133,7 +136,7 @@ pub fn logged(
     let file = File::create(log).with_context(|| log.display().to_string())?;
     let status = command.stdout(file.try_clone()?).stderr(file).status();
     let status = status.with_context(|| format!("cannot start {command:?}"))?;
-    let kept = pass(Some(File::open(log)?), std::io::sink(), keep);
+    let kept = pass(Some(File::open(log)?), std::io::sink(), keep)?;
     Ok((kept, failure(command, status)))
 }
 
@@ -142,12 +145,17 @@ fn failure(command: &Command, status: ExitStatus) -> Option<Failure> {
     (!status.success()).then(|| (error(), status.code()))
 }
 
-fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<String> {
+/// Passes lines on, and returns those that `keep` accepts.
+fn pass(
+    from: Option<impl Read>,
+    mut to: impl Write,
+    keep: fn(&str) -> bool,
+) -> std::io::Result<Vec<String>> {
     let mut kept = Vec::new();
-    let Some(from) = from else { return kept };
+    let Some(from) = from else { return Ok(kept) };
     let mut reader = BufReader::new(from);
     let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+    while reader.read_until(b'\n', &mut line)? > 0 {
         // If the terminal is closed, continue reading, or the child would block on a full pipe.
         let _ = to.write_all(&line).and_then(|()| to.flush());
         let text = String::from_utf8_lossy(&line);
@@ -156,7 +164,7 @@ fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> 
         }
         line.clear();
     }
-    kept
+    Ok(kept)
 }
 
 /// Returns the words of a command, without those of timeout(1) and setpriv(1) before it.
@@ -186,6 +194,17 @@ mod tests {
         let mut kept = streamed(&mut shell(script), |line| line.starts_with("keep")).unwrap();
         kept.sort();
         assert_eq!(kept, ["keep err", "keep last", "keep out"]);
+    }
+
+    #[test]
+    fn output_that_cannot_be_read_is_an_error() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::other("broken"))
+            }
+        }
+        assert!(pass(Some(Broken), std::io::sink(), |_| true).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -91,9 +92,9 @@ pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     for (package, bench, [few, many], cases) in BENCHES {
         let program = build(root, package, bench)?;
         for &(case, packets_per_turn) in cases {
-            let (less, more) = match (count(&program, case, few)?, count(&program, case, many)?) {
-                (Ok(less), Ok(more)) => (less, more),
-                (Err(why), _) | (_, Err(why)) => {
+            let (less, more) = match both(&program, case, [few, many])? {
+                Ok(counts) => counts,
+                Err(why) => {
                     skipped.push(why);
                     continue;
                 }
@@ -161,6 +162,20 @@ fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
     let path = line.and_then(|l| l.rsplit_once('(')).map(|(_, p)| p.trim_end_matches(')'));
     let path = path.with_context(|| format!("cargo named no executable:\n{text}"))?;
     Ok(root.join(path).display().to_string())
+}
+
+/// Counts the instructions of a case's two runs at the same time, because neither changes the other's count. The inner
+/// error is that of [`count`].
+fn both(bench: &str, case: &str, [few, many]: [u64; 2]) -> Result<Result<(u64, u64), String>> {
+    let (less, more) = thread::scope(|scope| {
+        let less = scope.spawn(|| count(bench, case, few));
+        let more = count(bench, case, many);
+        (less.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), more)
+    });
+    Ok(match (less?, more?) {
+        (Ok(less), Ok(more)) => Ok((less, more)),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    })
 }
 
 /// Counts the instructions of one run's turns; the inner error is the line in which a run that

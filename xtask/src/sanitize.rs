@@ -39,7 +39,8 @@ pub fn threads(root: &Path) -> Result<Done> {
     let Some(version) = says(root, &["rustc", "--version", "--verbose"]) else {
         return Ok(Done::skipped("no nightly Rust", "rustup toolchain install nightly"));
     };
-    let sysroot = says(root, &["rustc", "--print", "sysroot"]).unwrap_or_default();
+    let sysroot = says(root, &["rustc", "--print", "sysroot"]);
+    let sysroot = sysroot.context("nightly rustc does not say where its libraries are")?;
     if !Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std").is_dir() {
         // std must be compiled with the sanitizer too, or the sanitizer would not see the ordering
         // by its locks.

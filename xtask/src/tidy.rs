@@ -62,7 +62,7 @@ pub fn run(root: &Path) -> Result<String> {
     let (tree, ratchet) = (Tree::read(root)?, Ratchet::read(root)?);
     let found = [
         manifests::check(&tree),
-        code::check(&tree, &code::of_this_machine(root)),
+        code::check(&tree, &code::of_this_machine(root)?),
         pages::check(&tree),
         spec::check(&tree),
         names::check(&tree),

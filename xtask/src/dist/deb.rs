@@ -23,25 +23,26 @@ pub fn pages(place: &Place) -> Result<Outcome> {
     let mut command = cargo::cargo(&place.root);
     command.args(["run", "--locked", "--quiet", "--package", "linerate-dist", "--"]);
     cargo::quiet(command.arg(&folder))?;
-    let mut pages = 0;
+    let (mut pages, has_man) = (0, cargo::located("man").is_some());
     for entry in fs::read_dir(folder.join("man"))? {
         let path = entry?.path();
         pages += 1;
-        // A page for which man(1) prints a warning is an error. Without man(1) nothing is checked.
-        let output = Command::new("man")
-            .args(["--warnings", "-l"])
-            .arg(&path)
-            .env("MANWIDTH", "100")
-            .output();
-        let said = output.map(|output| output.stderr).unwrap_or_default();
-        if !said.is_empty() {
-            bail!("{}: {}", path.display(), String::from_utf8_lossy(&said).trim());
+        // A page for which man(1) prints a warning is an error.
+        if has_man {
+            let mut man = Command::new("man");
+            let output =
+                man.args(["--warnings", "-l"]).arg(&path).env("MANWIDTH", "100").output()?;
+            if !output.status.success() || !output.stderr.is_empty() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                bail!("{}: man(1): {}: {}", path.display(), output.status, said.trim());
+            }
         }
         cargo::quiet(Command::new("gzip").arg("-9n").arg(&path))?;
     }
     let script = folder.join("linerate.bash");
     cargo::quiet(Command::new("bash").arg("-n").arg(&script))?;
-    Ok(Outcome::Done(format!("{pages} man pages, completions for bash, zsh and fish")))
+    let unread = if has_man { "" } else { " (not read: there is no man)" };
+    Ok(Outcome::Done(format!("{pages} man pages{unread}, completions for bash, zsh and fish")))
 }
 
 /// Checks the unit with systemd, including its rating of the service's privileges.

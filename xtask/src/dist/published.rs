@@ -41,13 +41,11 @@ pub fn semver(place: &Place) -> Result<Outcome> {
             "cargo install --locked cargo-semver-checks".into(),
         ));
     }
-    let mut git = Command::new("git");
-    let tag = git
-        .args(["describe", "--tags", "--abbrev=0", "--match", "v*"])
-        .current_dir(&place.root)
-        .output()?;
-    let tag = String::from_utf8_lossy(&tag.stdout).trim().to_owned();
-    let Some(baseline) = place.baseline.clone().or((!tag.is_empty()).then_some(tag)) else {
+    let baseline = match &place.baseline {
+        Some(commit) => Some(commit.clone()),
+        None => newest_tag(place)?,
+    };
+    let Some(baseline) = baseline else {
         return Ok(Outcome::Skipped(
             "no version was tagged yet",
             "--baseline-rev COMMIT compares with any".into(),
@@ -61,6 +59,14 @@ pub fn semver(place: &Place) -> Result<Outcome> {
         "{} libraries keep what they promised at {baseline}",
         libraries.len()
     )))
+}
+
+/// Returns the newest tag `v*` of a commit before this one, if there is one.
+fn newest_tag(place: &Place) -> Result<Option<String>> {
+    let mut git = Command::new("git");
+    git.args(["tag", "--list", "v*", "--merged", "HEAD", "--sort=-creatordate"]);
+    let tags = cargo::quiet(git.current_dir(&place.root))?;
+    Ok(tags.lines().next().map(str::to_owned))
 }
 
 /// Returns the names of the crates to be published that `wanted` accepts.

@@ -80,6 +80,19 @@ struct Ran {
     took: Duration,
 }
 
+/// Downloads the kernels of the guests, which takes time and little of the machine, so that step `kernels` has them.
+/// That step tries again what failed here, and says what it lacks.
+pub fn prefetch(root: &Path) -> Result<Done> {
+    if impossible().is_some() {
+        return Ok(Done::from("no guest can run here".to_owned()));
+    }
+    let target = std::path::absolute(cargo::target_dir(root))?;
+    let series: Vec<&Series> = SERIES.iter().collect();
+    let (kernels, lacking) = kernels(&kernel::cache(&target), &series)?;
+    let versions = kernels.into_iter().map(|kernel| kernel.version);
+    Ok(Done::from(versions.chain(lacking).collect::<Vec<_>>().join(", ")))
+}
+
 /// Runs the part of the campaign for every change, if the emulator is installed: tests that need a
 /// kernel of their own. They take a minute or two after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
@@ -118,21 +131,52 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     }
     let programs = Programs::build(root, &options.only, &folder)?;
     let load = Load { programs: &programs, only: &options.only, write: &options.write };
-    if load.count() == 0 {
-        bail!("no test and no scenario has {:?} in its name", options.only);
+    let count = |part: &str| -> Result<usize> {
+        let programs = programs.narrowed(part)?;
+        Ok(Load { programs: &programs, only: part, write: "" }.count())
+    };
+    let unknown = unknown(&options.only, count)?;
+    if !unknown.is_empty() {
+        bail!("no test and no scenario has {} in its name", unknown.join(", nor "));
     }
     let rans = side_by_side(kernels, &load, &folder, options.keep)?;
     print!("{}", table(&rans));
     print_lost(root, &scenarios, &rans.iter().map(|ran| &ran.outcome).collect::<Vec<_>>())?;
-    let of = |ran: &Ran, why: &str| format!("skipped: Linux {}: {why}", ran.kernel.series);
     rans.iter().for_each(|ran| {
-        skipped.extend(ran.outcome.skipped.iter().map(|(_, why)| of(ran, why)));
+        let all = ran.outcome.skipped.iter();
+        skipped.extend(all.map(|(test, why)| skip(ran.kernel.series, test, why)));
     });
     let unstable = again::retried(&rans, &load, &folder, &options)?;
     // The tests that failed have passed alone.
     let passed = |ran: &Ran| ran.outcome.passed() + ran.outcome.failed.len();
     let passed: usize = rans.iter().map(passed).sum();
     Ok(Done::with(format!("{passed} tests under {} kernels{unstable}", rans.len()), skipped))
+}
+
+/// Returns the parts of `only` that no name has, by `count`, the number of tests and scenarios with a part. After tests
+/// were renamed, a part that finds none would leave them out without a word.
+fn unknown(only: &str, count: impl Fn(&str) -> Result<usize>) -> Result<Vec<&str>> {
+    let mut unknown = Vec::new();
+    for part in only.split(',') {
+        if count(part)? == 0 {
+            unknown.push(part);
+        }
+    }
+    Ok(unknown)
+}
+
+/// Formats the line of a skipped test. It names a scenario; tests with the same reason are counted on one line.
+fn skip(series: &str, test: &str, why: &str) -> String {
+    match test.starts_with("scenarios::") {
+        true => format!("skipped: Linux {series}: {test}: {why}"),
+        false => format!("skipped: Linux {series}: {why}"),
+    }
+}
+
+/// Returns true if one of the lines says that a guest skipped the scenario.
+pub fn has_skipped(skips: &[String], scenario: &str) -> bool {
+    let named = format!(": scenarios::{scenario}: ");
+    skips.iter().any(|line| line.contains(&named))
 }
 
 /// Prints the rows of the specification that lose evidence because guests skipped scenarios.
@@ -358,6 +402,23 @@ mod tests {
         ] {
             assert!(options(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_part_of_names_that_no_test_has_is_told() {
+        let count = |part: &str| Ok(usize::from(part == "xdp::tests"));
+        assert_eq!(unknown("xdp::tests,::xdp_socket::", count).unwrap(), ["::xdp_socket::"]);
+        assert_eq!(unknown("xdp::tests", count).unwrap(), [""; 0]);
+        assert_eq!(unknown("", |_| Ok(0)).unwrap(), [""]);
+    }
+
+    #[test]
+    fn a_skipped_scenario_is_named_and_a_test_is_not() {
+        let scenario = skip("6.12", "scenarios::clock_not_tsc", "no other clock");
+        assert_eq!(scenario, "skipped: Linux 6.12: scenarios::clock_not_tsc: no other clock");
+        assert_eq!(skip("6.1", "port::xdp::tests::a", "not root"), "skipped: Linux 6.1: not root");
+        let skips = [scenario];
+        assert!(has_skipped(&skips, "clock_not_tsc") && !has_skipped(&skips, "clock"));
     }
 
     #[test]

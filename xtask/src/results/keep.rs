@@ -62,7 +62,8 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
         );
     }
     strip(&mut document);
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname")
+        .context("cannot read this machine's name, which the document must not have")?;
     if let Some(name) = private(&document.to_string(), host.trim()) {
         bail!("{} still has {name:?} in it: run it again from another folder", path.display());
     }

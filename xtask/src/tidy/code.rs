@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use anyhow::{Context, Result, bail};
+
 use crate::tidy::{Finding, Tree, source};
 
 /// Words that are used instead of a precise noun.
@@ -45,12 +47,16 @@ const ABOVE_DRIVERS: [&str; 4] = ["cli", "ctl", "datapath", "linerate"];
 const DRIVERS_WITHIN: [&str; 4] = ["gen", "null", "ring", "sink"];
 
 /// Returns the texts that this clone's `git config --add tidy.forbid <text>` forbids in the tree.
-pub fn of_this_machine(root: &Path) -> Vec<String> {
+pub fn of_this_machine(root: &Path) -> Result<Vec<String>> {
     let mut git = Command::new("git");
-    git.args(["config", "--get-all", "tidy.forbid"]).current_dir(root);
-    // git fails if there is no such setting; then there is nothing to forbid.
-    let listed = git.output().map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect()
+    // Without trust in the clone's owner, git would leave out the clone's own settings.
+    git.args(["-c", "safe.directory=*", "config", "--get-all", "tidy.forbid"]).current_dir(root);
+    let output = git.output().context("cannot start git")?;
+    // git ends with 1 if there is no such setting; then there is nothing to forbid.
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        bail!("git config: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
 /// Finds empty names, texts of one machine, and violations of rules for sources.
@@ -203,6 +209,11 @@ mod tests {
                     fn f() { map.get_mut(); }\nstruct Handle;\n";
         assert_eq!(found("crates/ctl/src/a.rs", text), [1, 2, 3]);
         assert_eq!(found("docs/frame_helpers.md", ""), [0]);
+    }
+
+    #[test]
+    fn words_of_a_machine_that_cannot_be_listed_are_an_error() {
+        assert!(of_this_machine(Path::new("/nonexistent")).is_err());
     }
 
     #[test]

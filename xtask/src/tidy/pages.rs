@@ -25,8 +25,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         found.extend(dead_links(tree, path, text));
         found.extend(stale_quotes(tree, path, text));
     }
-    if tree.text(WALK).is_some_and(|text| !text.contains("```rust ")) {
-        found.push(Finding::of(WALK, "quotes no code (```rust path/of/the/file.rs)"));
+    if tree.text(WALK).is_none_or(|text| !text.contains("```rust ")) {
+        let what = "is missing, or quotes no code (```rust path/of/the/file.rs)";
+        found.push(Finding::of(WALK, what));
     }
     let commands = tree.text("README.md").map(commands).unwrap_or_default();
     if commands != README_COMMANDS {
@@ -284,6 +285,7 @@ mod tests {
         assert_eq!((quote("self.rx();\nself.tx();\n"), quote("")), (1, 1));
         assert_eq!(found(WALK, "```rust crates/x/src/gone.rs\nself.rx();\n```\n").len(), 1);
         assert_eq!(found(WALK, "```rust\nself.rx();\n```\n").len(), 1, "a walk without code");
+        assert!(check(&Tree::of(&[])).iter().any(|finding| finding.path == WALK), "no walk");
         // On the other pages, too; a README without the commands to try has a finding for those.
         for (page, others) in [("README.md", 1), ("docs/b.md", 0)] {
             let quote = |code: &str| {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::cargo;
 
@@ -28,11 +29,7 @@ impl Tree {
         let listed = cargo::quiet(git.current_dir(root))?;
         let mut files = BTreeMap::new();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
-            let at = root.join(path);
-            // The text of a link is its target. A deleted file is still listed if its deletion is
-            // not committed; skip it.
-            let target = fs::read_link(&at).map(|to| to.into_os_string().into_encoded_bytes());
-            let Ok(bytes) = target.or_else(|_| fs::read(&at)) else { continue };
+            let Some(bytes) = bytes(&root.join(path))? else { continue };
             files.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default());
         }
         Ok(Tree { files })
@@ -73,5 +70,35 @@ impl Tree {
     /// Returns the files whose paths end in `suffix`, with their texts.
     pub fn ending(&self, suffix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(move |(path, _)| path.ends_with(suffix))
+    }
+}
+
+/// Returns the bytes of a file, or the target of a link. `None` for a file that is deleted, which git lists until that is
+/// committed, and for another repository's folder.
+fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
+    let target = fs::read_link(path).map(|to| to.into_os_string().into_encoded_bytes());
+    match target.or_else(|_| fs::read(path)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) => match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory => Ok(None),
+            // No rule would look at a file that is left out.
+            _ => Err(e).with_context(|| format!("cannot read {}", path.display())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_and_cannot_be_read_is_an_error_and_a_deleted_one_is_not() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert!(bytes(&own).unwrap().is_some_and(|text| text.starts_with(b"[package]")));
+        for gone in [own.with_extension("gone"), own.join("below"), own.with_file_name("src")] {
+            assert_eq!(bytes(&gone).unwrap(), None, "{}", gone.display());
+        }
+        // No file has such a name, because the kernel ends a path there.
+        assert!(bytes(Path::new("Cargo\0toml")).is_err());
     }
 }
