@@ -13,6 +13,8 @@
 //! difference is made all the same: its reader decides.
 
 mod change;
+#[cfg(test)]
+mod golden;
 mod merge;
 mod runs;
 mod scale;

@@ -87,7 +87,7 @@ pub fn effect(
         ci95_pct,
         n_pairs,
         n_set_ups: Some(of_b.len()),
-        same_pct: Some(metric.same_pct),
+        same_pct: Some(metric.same_pct()),
         censored_below: found.censored_below,
         aa_half_width_pct: aa.map(|(_, low, high)| low.abs().max(high.abs())),
         aa_pct: aa,

@@ -53,7 +53,7 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
             };
         }
     }
-    match experiment.plan.family {
+    match experiment.plan.family() {
         Family::Metric => experiment.metrics.chunks(1).for_each(|metric| {
             correct(metric, &mut run.cells, family);
         }),
@@ -286,7 +286,7 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
     let pairs: Vec<usize> = finished.filter_map(pairs).collect();
     let least = *pairs.iter().min()?;
     let needed = pairs_needed(family);
-    let of = match experiment.plan.family {
+    let of = match experiment.plan.family() {
         Family::Metric => "cells",
         Family::Experiment => "hypotheses",
     };

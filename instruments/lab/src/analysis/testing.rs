@@ -22,7 +22,7 @@ pub(crate) fn metric(over: &str) -> Metric {
         goal: Some(Goal::Less),
         clock: Clock::Cost,
         estimate: None,
-        same_pct: 1.0,
+        same_pct: None,
         expected: vec![expected],
         expected_overall: None,
     }

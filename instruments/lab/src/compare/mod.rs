@@ -273,7 +273,7 @@ mod tests {
         let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
         let width = |metrics: usize| {
             let mut all = experiment();
-            all.plan.family = crate::experiment::Family::Experiment;
+            all.plan.family = Some(crate::experiment::Family::Experiment);
             all.metrics = vec![all.metrics[0].clone(); metrics];
             let told = compared_as(&all, (&one, &other), "cost_ns_per_packet>+1%", false);
             let (low, high) = told.unwrap().rows[0].ci95_pct;

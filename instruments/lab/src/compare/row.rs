@@ -44,7 +44,7 @@ pub struct Row {
     pub placement: (Option<String>, Option<String>),
     /// The sum of both runs' noise floors.
     pub floor_pct: f64,
-    /// The margin of *same*, in per cent, as the experiment declares it.
+    /// The margin of *same*, in per cent: as the experiment declares it, else the default.
     pub same_pct: f64,
     /// True if a run has too few set-ups to distinguish any row of this family from chance.
     pub too_few: bool,
@@ -265,7 +265,7 @@ fn row(
         n_windows: (a.windows, b.windows),
         placement: (None, None),
         floor_pct: floor(effects.0) + floor(effects.1),
-        same_pct: metric.same_pct,
+        same_pct: metric.same_pct(),
         too_few: a.set_ups.min(b.set_ups) < SET_UPS_MIN.max(pairs_needed(family)),
         below: (a.censored, b.censored),
         disturbed: [before, after].iter().any(|cell| !analysis::is_valid(metric.clock, cell)),

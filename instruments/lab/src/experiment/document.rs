@@ -13,7 +13,6 @@ use toml::Value as Toml;
 use toml::de::DeTable;
 
 use super::{Factor, Family, FixedPoint, Formula, Metric, Side};
-use crate::analysis::SAME_PCT;
 use crate::scenario::SCENARIOS;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Error, Result};
@@ -81,7 +80,7 @@ pub(super) struct Plan {
     pub looks: Option<Vec<u32>>,
     #[serde(deserialize_with = "above_zero")]
     pub half_width_pct: Option<f64>,
-    pub family: Family,
+    pub family: Option<Family>,
     pub quick: Quick,
 }
 
@@ -282,15 +281,10 @@ fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
     parsed(from, "a number above 0", |value| finite(value).filter(|n| *n > 0.0).map(Some))
 }
 
-/// Returns the default margin of a metric.
-pub(super) fn same_pct() -> f64 {
-    SAME_PCT
-}
-
 /// Reads a margin in per cent.
-pub(super) fn margin<'de, D: Deserializer<'de>>(from: D) -> Read<'de, f64, D> {
+pub(super) fn margin<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
     let wanted = "a number above 0, and at most 50";
-    parsed(from, wanted, |value| finite(value).filter(|pct| *pct > 0.0 && *pct <= 50.0))
+    parsed(from, wanted, |value| finite(value).filter(|pct| *pct > 0.0 && *pct <= 50.0).map(Some))
 }
 
 /// Deserializes two numbers, the second not below the first.

@@ -16,7 +16,7 @@ use linerate_seeds::stats::Goal;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::analysis::pairs_needed;
+use crate::analysis::{SAME_PCT, pairs_needed};
 use crate::scenario::{Scenario, named};
 use crate::settings::Settings;
 
@@ -181,9 +181,10 @@ pub struct Metric {
     /// [`Metric::estimate`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The margin of *same*: changes within it, in per cent, do not count.
-    #[serde(default = "document::same_pct", deserialize_with = "document::margin")]
-    pub same_pct: f64,
+    /// The margin of *same*, in per cent, if the file declares one; `None` uses the default:
+    /// [`Metric::same_pct`].
+    #[serde(default, deserialize_with = "document::margin", serialize_with = "show::margin")]
+    pub same_pct: Option<f64>,
     /// The expected values, for given cells or for all of them.
     #[serde(default, rename = "expect", deserialize_with = "document::at_most::<_, _, 64>")]
     pub expected: Vec<Expectation>,
@@ -214,6 +215,11 @@ pub enum Family {
     Metric,
     /// All cells of all metrics: the verdict covers the whole experiment.
     Experiment,
+}
+
+/// Returns the origin of a margin or of a family, as printed after it.
+pub(crate) fn origin(is_declared: bool) -> &'static str {
+    if is_declared { "declared" } else { "the default" }
 }
 
 /// A clock that a metric is measured by.
@@ -296,8 +302,9 @@ pub struct Plan {
     pub looks: Vec<u32>,
     /// Half the width of the interval, in per cent, that suffices to end a cell.
     pub half_width_pct: f64,
-    /// The hypotheses that chances are corrected for together.
-    pub family: Family,
+    /// The hypotheses that chances are corrected for together, if the file declares them; `None`
+    /// uses the default: [`Plan::family`].
+    pub family: Option<Family>,
     /// Pairs of a quick run, which has a single look.
     pub quick_pairs: u32,
     /// Length of a window of a quick run.
@@ -323,7 +330,7 @@ impl Experiment {
     /// for all metrics.
     #[must_use]
     pub fn family(&self, quick: bool) -> usize {
-        let metrics = match self.plan.family {
+        let metrics = match self.plan.family() {
             Family::Metric => 1,
             Family::Experiment => self.metrics.len(),
         };
@@ -367,6 +374,13 @@ impl Metric {
         self.estimate.unwrap_or(by_clock)
     }
 
+    /// Returns the margin of *same*: changes within it, in per cent, do not count. It is the declared
+    /// one, else 1 %.
+    #[must_use]
+    pub fn same_pct(&self) -> f64 {
+        self.same_pct.unwrap_or(SAME_PCT)
+    }
+
     /// Returns the expected value in a cell: of the expectations for it, the one that names the
     /// most factors; of those that name equally many, the first in the file.
     #[must_use]
@@ -396,6 +410,13 @@ impl Plan {
     /// Most pairs of a cell, as a multiple of the pairs that must be undisturbed, if a run does not
     /// ask for more.
     pub const ATTEMPTS: u32 = 2;
+
+    /// Returns the hypotheses that chances are corrected for together: the declared family, else the
+    /// cells of each metric.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family.unwrap_or_default()
+    }
 
     /// Returns the numbers of pairs at which the run checks whether they suffice.
     #[must_use]

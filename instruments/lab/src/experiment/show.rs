@@ -11,8 +11,9 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::here::{at_most, commands};
+use crate::analysis::SAME_PCT;
 use crate::experiment::{
-    Clock, Experiment, Factor, Family, FixedPoint, Metric, OverallExpectation,
+    Clock, Experiment, Factor, Family, FixedPoint, Metric, OverallExpectation, origin,
 };
 use crate::scenario::{Place, Scenario, named};
 use crate::settings::Settings;
@@ -177,7 +178,7 @@ impl Serialize for Show<'_> {
             "fixed": one.fixed_points,
             "plan": {
                 "window_ns": plan.window_ns, "warmup": plan.warmup, "fresh": plan.fresh, "looks": plan.looks,
-                "half_width_pct": plan.half_width_pct, "family": plan.family, "cells": one.cells.len(),
+                "half_width_pct": plan.half_width_pct, "family": plan.family(), "cells": one.cells.len(),
                 "planned_s": one.planned(false).map(|time| time.as_secs_f64()), "quick_pairs": plan.quick_pairs,
                 "quick_cells": one.cells(true).count(),
                 "quick_planned_s": one.planned(true).map(|time| time.as_secs_f64()), "profiles": one.profiles,
@@ -279,6 +280,14 @@ pub(super) fn as_map<S: Serializer>(
     serializer.collect_map(at.iter().map(|(factor, level)| (factor, level)))
 }
 
+/// Serializes the margin that holds, declared or not.
+pub(super) fn margin<S: Serializer>(
+    same_pct: &Option<f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(same_pct.unwrap_or(SAME_PCT))
+}
+
 /// Returns a description of the looks and of a window's length.
 fn pairs(one: &Experiment, quick: bool) -> String {
     let plan = &one.plan;
@@ -300,15 +309,16 @@ fn pairs(one: &Experiment, quick: bool) -> String {
         })
         .collect();
     let (anew, family) = (anew.join(" or "), one.family(quick));
-    let of = match one.plan.family {
+    let of = match one.plan.family() {
         Family::Metric => "cells of each metric",
         Family::Experiment => "cells and metrics together",
     };
+    let from = origin(one.plan.family.is_some());
     let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
     format!(
         "looks after {looks} pairs{until}; windows of {ms} ms unless a level says so, the first \
          {warmup} of each side not counted; both are set up anew {anew}; chances are corrected over \
-         {family} {of}"
+         {family} {of}, {from}"
     )
 }
 
@@ -319,12 +329,33 @@ fn kind(metric: &Metric) -> String {
         Clock::Count => "counted",
     };
     let goal = metric.goal.map_or(String::new(), |goal| format!("{} is better, ", better(goal)));
-    format!("{goal}{by}, same within ±{} %", metric.same_pct)
+    let from = origin(metric.same_pct.is_some());
+    format!("{goal}{by}, same within ±{} %, {from}", metric.same_pct())
 }
 
 fn better(goal: Goal) -> &'static str {
     match goal {
         Goal::More => "higher",
         Goal::Less => "lower",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::testing::{experiment, metric};
+
+    #[test]
+    fn margin_and_family_are_shown_with_their_origin_and_the_margin_is_a_number_in_json() {
+        let told = metric("cost");
+        assert!(kind(&told).ends_with(", same within ±1 %, the default"), "{}", kind(&told));
+        let declared = Metric { same_pct: Some(2.5), ..told.clone() };
+        assert!(kind(&declared).ends_with("±2.5 %, declared"), "{}", kind(&declared));
+        let json = |metric: &Metric| serde_json::to_value(metric).unwrap()["same_pct"].clone();
+        assert_eq!((json(&told), json(&declared)), (json!(1.0), json!(2.5)));
+        let mut one = experiment();
+        assert!(pairs(&one, false).ends_with("over 2 cells of each metric, the default"));
+        one.plan.family = Some(Family::Experiment);
+        assert!(pairs(&one, false).ends_with("over 2 cells and metrics together, declared"));
     }
 }

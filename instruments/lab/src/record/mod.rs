@@ -275,7 +275,7 @@ pub struct Effect {
     /// probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_set_ups: Option<usize>,
-    /// The margin of *same*, in per cent, as the experiment declares it.
+    /// The margin of *same*, in per cent: as the experiment declares it, else the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_pct: Option<f64>,
     /// Upper bound of a side that counted nothing, in place of its value 0.

@@ -7,6 +7,7 @@ mod agreed;
 mod batches;
 mod crossover;
 mod html;
+mod margins;
 mod posted;
 mod profiles;
 mod reads;

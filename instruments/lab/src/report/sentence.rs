@@ -3,12 +3,14 @@
 
 use linerate_show::number::{change, count, interval, range};
 
+use super::margins;
 use super::remarks::reason;
 use super::tables::ROWS_MAX;
 use super::view::Shown;
 use super::view::View;
 use super::words::{cells, n, overall_changes, shown};
 use crate::analysis::{distinct, is_valid};
+use crate::experiment::OverallExpectation;
 use crate::record::{CellRecord, Effect, QUICK_NOTE, Verdict};
 
 /// The reason for a cell that has figures but no verdict.
@@ -174,13 +176,16 @@ pub(super) fn expectations(view: &View<'_>) -> Vec<Expectation> {
 }
 
 /// Returns what is expected of the sum and of the geometric mean over all cells, with the outcome
-/// by their intervals. It is open if they are not of all cells of the experiment's grid.
+/// by their intervals. It is open if they are not of all cells of the experiment's grid, and not
+/// judged if the run has neither.
 fn over_all_cells(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
     let Some(experiment) = &view.experiment else { return Vec::new() };
     let declared = experiment.metrics.iter().find(|declared| declared.name == metric.name);
     let expected = declared.and_then(|declared| declared.expected_overall.as_ref());
-    let all = view.overall(&metric.name).find(|line| line.group == "all");
-    let (Some(expected), Some(all)) = (expected, all) else { return Vec::new() };
+    let Some(expected) = expected else { return Vec::new() };
+    let Some(all) = view.overall(&metric.name).find(|line| line.group == "all") else {
+        return vec![not_judged(view, metric, expected)];
+    };
     let (summed, planned) = (view.summed(metric).len(), experiment.cells.len());
     let told = |(of, (from, to), ends): (&str, (f64, f64), Option<(f64, f64)>)| {
         let outcome = match ends {
@@ -201,6 +206,23 @@ fn over_all_cells(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
     let sum = ("sum", expected.sum_pct, all.sum_ci95_pct);
     let mean = ("geometric mean", expected.geomean_pct, all.geomean_ci95_pct);
     [sum, mean].map(told).into()
+}
+
+/// Returns what is expected over all cells of a run without a line over all cells, with the reason
+/// why there is none.
+fn not_judged(view: &View<'_>, metric: &Shown, expected: &OverallExpectation) -> Expectation {
+    let has_value = |cell: &CellRecord| cell.metrics.contains_key(&metric.name);
+    let why = match view.summed(metric).as_slice() {
+        _ if !view.run.cells.iter().any(has_value) => "no cell has a value of it",
+        [] => "each cell was disturbed in most pairs, or is not finished",
+        _ => "the run has no line over all cells",
+    };
+    Expectation {
+        what: format!("{}, expected overall", metric.label),
+        outcome: format!("not judged, because {why}"),
+        source: shown(&expected.source),
+        met: false,
+    }
 }
 
 fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
@@ -305,6 +327,7 @@ impl View<'_> {
             ),
             ("command", self.command()),
         ];
+        facts.extend(margins::facts(self));
         facts.extend(head.note.iter().map(|note| ("note", shown(note))));
         facts
     }

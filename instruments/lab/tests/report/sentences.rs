@@ -95,3 +95,51 @@ fn expectation_of_the_sum_and_of_the_mean_over_all_cells_is_judged_by_their_inte
     assert!(!text(&run).contains("over all cells: expected"), "{}", text(&run));
     assert!(!text(&pool()).contains("over all cells: expected"));
 }
+
+#[test]
+fn expectation_over_all_cells_of_a_run_without_such_a_line_is_not_judged_for_a_reason() {
+    let mut run = expecting("[-42, -39]", "[-100, -44]");
+    assert!(!text(&run).contains("not judged"), "{}", text(&run));
+    let assert_told = |run: &Run, why: &str| {
+        let line =
+            format!("buffer_ticks_per_packet, expected overall (ours): not judged, because {why}");
+        assert!(words(&text(run)).contains(&line), "no {line:?} in {}", text(run));
+        let page = html(std::slice::from_ref(run));
+        assert!(page.contains(&format!("not judged, because {why}</span>")), "{why}");
+    };
+    run.overall.clear();
+    assert_told(&run, "the run has no line over all cells");
+    let pairs = run.cells.iter_mut().flat_map(|cell| &mut cell.pairs);
+    pairs.for_each(|pair| pair.cost_accepted = false);
+    assert_told(&run, "each cell was disturbed in most pairs, or is not finished");
+    for cell in &mut run.cells {
+        cell.metrics.remove("buffer_ticks_per_packet");
+    }
+    assert_told(&run, "no cell has a value of it");
+}
+
+#[test]
+fn margin_and_family_are_printed_with_their_origin() {
+    let fact = |run: &Run, about: &str| {
+        let (told, start) = (text(run), format!("  {about:12}"));
+        told.lines().find_map(|line| line.strip_prefix(&start)).unwrap().to_owned()
+    };
+    let mut run = pool();
+    let older = "the noise floor, at least 1 %: the run stores no margin";
+    assert_eq!(fact(&run, "margin"), older);
+    for effect in run.cells.iter_mut().flat_map(|cell| cell.metrics.values_mut()) {
+        effect.same_pct = Some(1.0);
+    }
+    assert_eq!(fact(&run, "margin"), "1 %, the default");
+    assert_eq!(fact(&run, "family"), "4: the cells of each metric, the default");
+    let declared = POOL.replacen("clock = \"cost\"", "clock = \"cost\"\nsame_pct = 5", 1).replacen(
+        "warmup = 3",
+        "warmup = 3\nfamily = \"experiment\"",
+        1,
+    );
+    run.run.config_toml = Some(declared);
+    let margin = "5 % of buffer_ticks_per_packet, declared; 1 % of the others, the default";
+    assert_eq!(fact(&run, "margin"), margin);
+    assert_eq!(fact(&run, "family"), "16: all cells of all metrics, declared");
+    assert!(html(&[run]).contains(margin));
+}

@@ -293,7 +293,7 @@ fn pairs_of_one_set_up_say_nothing_however_many_they_are() {
 #[test]
 fn a_family_of_all_metrics_is_corrected_over_all_of_them() {
     let mut all = experiment();
-    all.plan.family = Family::Experiment;
+    all.plan.family = Some(Family::Experiment);
     all.metrics.push(Metric { name: "other".into(), ..all.metrics[0].clone() });
     let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15]]);
     analyse(&all, &mut run);

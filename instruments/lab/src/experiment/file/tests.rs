@@ -484,15 +484,16 @@ fn a_level_that_makes_both_sides_the_same_is_refused() {
 fn margin_family_and_estimate_are_declared_and_have_defaults() {
     let mine = good();
     let [cost] = mine.metrics.as_slice() else { panic!("{:?}", mine.metrics) };
-    assert_eq!((cost.same_pct, cost.estimate()), (1.0, Estimate::Ratios));
+    assert_eq!((cost.same_pct(), cost.estimate()), (1.0, Estimate::Ratios));
+    assert_eq!((cost.same_pct, mine.plan.family), (None, None), "not declared");
     assert_eq!((mine.family(false), mine.family(true)), (4, 1));
     let told = GOOD
         .replacen("clock = \"cost\"", "clock = \"wall\"\nestimate = \"events\"\nsame_pct = 2.5", 1)
         .replacen("warmup = 3", "warmup = 3\nfamily = \"experiment\"", 1);
     let told = Experiment::parse(&told, "mine.toml").unwrap();
     let [cost] = told.metrics.as_slice() else { panic!("{:?}", told.metrics) };
-    assert_eq!((cost.same_pct, cost.estimate()), (2.5, Estimate::Events));
-    assert_eq!(told.plan.family, Family::Experiment);
+    assert_eq!((cost.same_pct, cost.estimate()), (Some(2.5), Estimate::Events));
+    assert_eq!(told.plan.family, Some(Family::Experiment));
     let counted = GOOD.replacen("clock = \"cost\"", "clock = \"count\"", 1);
     let counted = Experiment::parse(&counted, "mine.toml").unwrap();
     assert_eq!(counted.metrics[0].estimate(), Estimate::Events);
