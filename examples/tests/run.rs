@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use linerate::{Batch, Health, Port, Queue, Want, pcap};
+use linerate_tests::capture::Folder;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts, WEST};
@@ -143,8 +144,9 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
 /// Another process reads packets of this one: every frame is returned, and no byte is copied.
 #[test]
 fn fabric_reader_sees_every_packet_without_a_copy() {
-    let path = std::env::temp_dir().join(format!("fabric-{}.sock", std::process::id()));
-    let path = path.to_str().unwrap();
+    let folder = Folder::new();
+    let path = folder.path("fabric.sock");
+    let path = path.as_str();
     let reader = start(FABRIC_READER_BIN, &[path, "3001"]);
     until_true("its socket", SOON, || reader.stderr().contains("waiting at"));
     let port = Port::open(&format!("memif:{path},size=256")).unwrap();
@@ -301,8 +303,9 @@ fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
 #[test]
 fn the_guard_joins_two_hosts_and_mirrors() {
     let hosts = or_skip!(Hosts::new());
-    let file = std::env::temp_dir().join(format!("mirror-{}.pcapng", std::process::id()));
-    let mirror = format!("pcap:{}", file.display());
+    let folder = Folder::new();
+    let file = folder.path("mirror.pcapng");
+    let mirror = format!("pcap:{file}");
     let guard = command(WIRE_BIN, &["packet:w0", "packet:e0", &mirror, "10s"]);
     let guard = hosts.middle.start(guard);
     hosts.wait_for_packet_port("w0");
@@ -320,9 +323,7 @@ fn the_guard_joins_two_hosts_and_mirrors() {
     assert!(!done.stdout.contains("malformed"), "{done:?}");
     let packets = number_after(&done.stdout, "received ");
     assert!(packets < (BYTES / 1448) as u64, "no superframes: {done:?}");
-    let mirrored = pcap::read_all(&file);
-    std::fs::remove_file(&file).unwrap();
-    assert!(!mirrored.unwrap().is_empty(), "{done:?}");
+    assert!(!pcap::read_all(&file).unwrap().is_empty(), "{done:?}");
 }
 
 /// Creates two hosts; the western one has a neighbour entry for [`ECHO`].

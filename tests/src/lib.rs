@@ -17,6 +17,7 @@
 
 use linerate::{Code, Kind};
 use linerate_sys::thread::{allowed_cpus, is_filtered, try_cpus};
+use linerate_sys::xdp::{is_limit_of_locked_memory, is_refused};
 
 use crate::process::Finished;
 
@@ -59,23 +60,54 @@ pub fn installed(name: &str) -> Result<(), String> {
     }
 }
 
-/// The limits that allow too little packet memory, as the reason of an error names them. The first
-/// one does not apply to a process with CAP_IPC_LOCK.
-const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "this process's cgroup has"];
+/// The words of the reason where a cgroup allows too little packet memory.
+const LIMIT_OF_CGROUP: &str = "this process's cgroup has";
+/// The words of the reason where the kernel refuses a port to this process: a packet socket, a tap, or packets of
+/// several frames by AF_XDP.
+const NO_PORT: [&str; 4] = [
+    "socket(AF_PACKET): ",
+    "open(/dev/net/tun): ",
+    "TUNSETIFF: ",
+    "packets longer than a frame need Linux 6.6",
+];
+/// The words of the reason where `linerate profile record` cannot sample: the kernel refuses events, perf is missing, or
+/// perf opens no event.
+const NO_SAMPLES: [&str; 5] = [
+    "perf_event_open: Operation not permitted",
+    "perf_event_open: Permission denied",
+    "perf_event_open: Function not implemented",
+    "needs perf, which does not run here",
+    "and no data; see its messages",
+];
+/// The words of the reason where this user may not lock the rings of events.
+const LIMIT_OF_RINGS: &str = "kernel.perf_event_mlock_kb";
+
+/// Returns true if the reason of an `E-PERM` or `E-UNSUPPORTED` is that the kernel refuses a port.
+fn is_port_refused(why: &str) -> bool {
+    is_refused(why) || NO_PORT.iter().any(|words| why.contains(words))
+}
+
+/// Returns true if the reason of an `E-MEMORY` is a limit of packet memory. That of locked memory does not apply to a
+/// process with CAP_IPC_LOCK.
+fn is_limited(why: &str) -> bool {
+    is_limit_of_locked_memory(why) || why.contains(LIMIT_OF_CGROUP)
+}
 
 /// Returns the value of `opened`, the result of opening a port or building an engine.
 ///
 /// # Errors
-/// The reason to skip, if the machine does not allow it: `E-UNSUPPORTED`, `E-PERM`, or `E-MEMORY`
-/// because of a limit of locked memory (`ulimit -l`) or of the cgroup.
+/// The reason to skip, if the machine does not allow it: `E-UNSUPPORTED` or `E-PERM` because the kernel refuses a port,
+/// or `E-MEMORY` because of a limit of locked memory (`ulimit -l`) or of the cgroup.
 ///
 /// # Panics
 /// If it failed for any other reason, which is no property of the machine.
 pub fn available<T>(opened: linerate::Result<T>) -> Result<T, String> {
     opened.map_err(|e| {
-        let is_limited =
-            e.code == Code::Memory && LIMITS.into_iter().any(|limit| e.why.contains(limit));
-        assert!(is_limited || e.kind() == Kind::Unsupported, "this is no reason to skip: {e:?}");
+        let is_reason = match e.kind() {
+            Kind::Unsupported => is_port_refused(&e.why),
+            _ => e.code == Code::Memory && is_limited(&e.why),
+        };
+        assert!(is_reason, "this is no reason to skip: {e:?}");
         e.to_string()
     })
 }
@@ -84,11 +116,15 @@ pub fn available<T>(opened: linerate::Result<T>) -> Result<T, String> {
 ///
 /// # Errors
 /// The reason to skip, if the machine does not allow what the command does: the errors of
-/// [`available`], in the command's words.
+/// [`available`], in the command's words, and those of a recording that cannot sample.
 pub fn possible(done: Finished) -> Result<Finished, String> {
-    let is_limited = done.stderr.contains("error[E-MEMORY]")
-        && LIMITS.into_iter().any(|limit| done.stderr.contains(limit));
-    if done.code() != UNSUPPORTED && !is_limited {
+    let said = done.stderr.as_str();
+    let is_reason = match done.code() {
+        UNSUPPORTED => is_port_refused(said) || NO_SAMPLES.iter().any(|words| said.contains(words)),
+        _ if said.contains("error[E-MEMORY]") => is_limited(said) || said.contains(LIMIT_OF_RINGS),
+        _ => false,
+    };
+    if !is_reason {
         return Ok(done);
     }
     let lines: Vec<&str> = done.stderr.lines().map(str::trim).collect();
@@ -129,11 +165,14 @@ mod tests {
     #[test]
     fn what_the_machine_lacks_is_a_reason_to_skip() {
         assert_eq!(available(Ok(7)), Ok(7));
-        for code in [Code::Unsupported, Code::Permission] {
-            assert_eq!(failed(code, "a reason"), Err("cannot open v0: a reason".to_owned()));
-        }
-        for why in ["RLIMIT_MEMLOCK lets this user lock 9 KiB", "this process's cgroup has 9 KiB"] {
-            assert_eq!(failed(Code::Memory, why), Err(format!("cannot open v0: {why}")));
+        for (code, why) in [
+            (Code::Permission, "BPF_MAP_CREATE: Operation not permitted (os error 1)"),
+            (Code::Unsupported, "socket(AF_XDP): Address family not supported by protocol"),
+            (Code::Unsupported, "open(/dev/net/tun): No such file or directory (os error 2)"),
+            (Code::Memory, "RLIMIT_MEMLOCK lets this user lock 9 KiB"),
+            (Code::Memory, "this process's cgroup has 9 KiB"),
+        ] {
+            assert_eq!(failed(code, why), Err(format!("cannot open v0: {why}")));
         }
     }
 
@@ -144,12 +183,23 @@ mod tests {
             let done = Finished { status: ExitStatus::from_raw(code << 8), stdout, stderr };
             possible(done).map(|done| done.code())
         };
-        let refused = ended(5, "error[E-PERM]: cannot open v0\n  why: a reason\n");
-        assert_eq!(refused, Err("error[E-PERM]: cannot open v0; why: a reason".to_owned()));
-        assert!(ended(1, "error[E-MEMORY]: x\n  why: RLIMIT_MEMLOCK lets lock 9 KiB\n").is_err());
+        let refused = ended(5, "error[E-PERM]: cannot open v0\n  why: BPF_MAP_CREATE: x\n");
+        assert_eq!(
+            refused,
+            Err("error[E-PERM]: cannot open v0; why: BPF_MAP_CREATE: x".to_owned())
+        );
+        let perf = |errno: &str| ended(5, &format!("error: x\n  why: perf_event_open: {errno}\n"));
+        assert!(perf("Permission denied (os error 13)").is_err());
+        assert_eq!(perf("Invalid argument (os error 22)"), Ok(5));
+        for why in
+            ["RLIMIT_MEMLOCK lets this user lock 9 KiB", "what is kernel.perf_event_mlock_kb"]
+        {
+            assert!(ended(1, &format!("error[E-MEMORY]: x\n  why: {why}\n")).is_err(), "{why}");
+        }
         for other in ["", "error[E-MEMORY]: x\n  why: a reason\n", "error[E-SYSTEM]: x\n"] {
             assert_eq!(ended(1, other), Ok(1), "{other}");
         }
+        assert_eq!(ended(5, "error[E-UNSUPPORTED]: x\n  why: a reason\n"), Ok(5));
         assert_eq!(ended(0, ""), Ok(0));
     }
 
@@ -157,6 +207,12 @@ mod tests {
     #[should_panic(expected = "[E-MEMORY] cannot open v0: a reason")]
     fn memory_that_is_used_up_without_a_limit_is_a_failure() {
         let _ = failed(Code::Memory, "a reason");
+    }
+
+    #[test]
+    #[should_panic(expected = "[E-UNSUPPORTED] cannot open v0: a reason")]
+    fn a_refusal_for_an_unknown_reason_is_a_failure() {
+        let _ = failed(Code::Unsupported, "a reason");
     }
 
     #[test]

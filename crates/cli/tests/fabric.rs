@@ -1,6 +1,7 @@
 //! Tests the lab's experiments with a second process, which reads the packets of one side.
 
 mod command;
+mod folder;
 mod pin;
 
 use std::fs;
@@ -9,14 +10,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use command::{Ended, command, finish, run};
+use linerate_sys::xdp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Returns the windows of both sides of a quick run with one cell, and the run's document; `None`, with a message, if
 /// threads may not be pinned.
 fn ran(experiment: &str, only: &str) -> Option<(Vec<[Value; 2]>, Value)> {
-    let name = format!("linerate-fabric-{experiment}-{}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
+    let dir = folder::create(experiment);
     let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.display());
     let ended = run(&words);
     let _ = fs::remove_dir_all(&dir);
@@ -128,6 +129,15 @@ value = "cpu_ns / packets"
 clock = "cost"
 "#;
 
+/// The words of the run, or of its only cell, where the machine lacks something for the device: namespaces with links,
+/// the program that makes them, or CPUs.
+const LACKS: [&str; 4] = [
+    "cannot have a network namespace",
+    "cannot make hosts and links of a scenario",
+    "cannot run ip",
+    "threads need a CPU each",
+];
+
 /// Returns what the machine lacks for the device, in the words of the run or of its only cell; `None` if nothing.
 fn lacks(document: &Value) -> Option<&Value> {
     let is_of_the_cell = |warning: &&Value| {
@@ -135,10 +145,12 @@ fn lacks(document: &Value) -> Option<&Value> {
     };
     let warning = document["warnings"].as_array().and_then(|all| all.iter().find(is_of_the_cell));
     let found = warning.unwrap_or(&document["error"]);
-    let is_limit = || found["why"].as_str().is_some_and(|why| why.contains("RLIMIT_MEMLOCK lets"));
+    let said = found.to_string();
     let is_lack = match found["code"].as_str()? {
-        "E-PERM" | "E-UNSUPPORTED" => true,
-        "E-MEMORY" => is_limit(),
+        "E-PERM" | "E-UNSUPPORTED" => {
+            xdp::is_refused(&said) || LACKS.iter().any(|words| said.contains(words))
+        }
+        "E-MEMORY" => xdp::is_limit_of_locked_memory(&said),
         _ => false,
     };
     is_lack.then_some(found)
@@ -146,12 +158,11 @@ fn lacks(document: &Value) -> Option<&Value> {
 
 #[test]
 fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
-    let file = std::env::temp_dir().join(format!("linerate-device-{}.toml", std::process::id()));
+    let folder = folder::create("device");
+    let (file, dir) = (folder.join("device.toml"), folder.join("runs"));
     fs::write(&file, BY_A_DEVICE).unwrap();
-    let dir = file.with_extension("runs");
     let ended = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
-    let _ = fs::remove_dir_all(&dir);
-    fs::remove_file(&file).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
     if pin::is_refused(&ended) {
         return;
     }
@@ -223,7 +234,7 @@ fn kill_one(run: u32) -> bool {
 
 #[test]
 fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
-    let dir = std::env::temp_dir().join(format!("linerate-fabric-killed-{}", std::process::id()));
+    let dir = folder::create("fabric-killed");
     let words = format!("lab run fabric --quick --json --dir {}", dir.display());
     let mut run = command::start(command(&words).stdin(Stdio::null()));
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -3,6 +3,9 @@
 
 mod victim;
 
+use std::fs::DirBuilder;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -42,10 +45,11 @@ fn echo(text: &str) {
     }
 }
 
-/// Returns a folder that only this test uses.
-fn folder(test: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("linerate-{}-{test}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+/// Creates a folder that only this user can enter, under a name that no other program can predict.
+fn folder() -> PathBuf {
+    let number = RandomState::new().build_hasher().finish();
+    let folder = std::env::temp_dir().join(format!("linerate-memif-{number:x}"));
+    DirBuilder::new().mode(0o700).create(&folder).unwrap();
     folder
 }
 
@@ -85,7 +89,7 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
     if let Ok(text) = std::env::var(VICTIM) {
         return echo(&text);
     }
-    let folder = folder(test);
+    let folder = folder();
     let at = |options: &str| format!("memif:{}/x.sock,{options}", folder.display());
     let pool = pool();
     let (mut queue, mut mem) = (open(&at(ours), &pool), pool.local());

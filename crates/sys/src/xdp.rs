@@ -45,6 +45,11 @@ const WMEM_ALLOC: usize = 2;
 pub const HEADROOM_BYTES: u32 = 256;
 /// Flag: the packet continues in the next descriptor.
 pub const CONTINUED: u32 = 1;
+/// The words of the reason where this user may lock too little memory; the limit follows.
+const LIMITED: &str = "RLIMIT_MEMLOCK lets this user lock";
+/// The beginnings of the reasons where AF_XDP is refused before any interface is involved: the socket, and the map and
+/// the program of BPF.
+const REFUSED: [&str; 3] = ["socket(AF_XDP): ", "BPF_MAP_CREATE: ", "BPF_PROG_LOAD: "];
 
 /// A packet, or a part of one, in a receive or transmit ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -352,6 +357,22 @@ pub fn try_memory(bytes: usize) -> Result<()> {
     done
 }
 
+/// Returns true if `why`, the reason of an error or a text that contains it, says that this user may lock too little
+/// packet memory. Tests skip by it.
+#[doc(hidden)]
+#[must_use]
+pub fn is_limit_of_locked_memory(why: &str) -> bool {
+    why.contains(LIMITED)
+}
+
+/// Returns true if `why`, the reason of an `E-PERM` or `E-UNSUPPORTED` or a text that contains it, says that the kernel
+/// or a filter of system calls refuses AF_XDP to this process. Tests skip by it.
+#[doc(hidden)]
+#[must_use]
+pub fn is_refused(why: &str) -> bool {
+    REFUSED.iter().any(|call| why.contains(call))
+}
+
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -459,8 +480,7 @@ fn check_cgroup(region: &Region) -> Result<()> {
 fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
     let may = limit.current.map_or("without limit".into(), |most| format!("{} KiB", most >> 10));
     let why = format!(
-        "{} KiB of packet memory must be locked in memory, and RLIMIT_MEMLOCK lets this user lock {may}: \
-         XDP_UMEM_REG: ENOBUFS",
+        "{} KiB of packet memory must be locked in memory, and {LIMITED} {may}: XDP_UMEM_REG: ENOBUFS",
         bytes >> 10
     );
     let error = Error::new(Code::Memory, "cannot register packet memory", why);
@@ -468,5 +488,29 @@ fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
         // The user may raise the limit in a shell.
         None => error.fix("a smaller pool, or: ulimit -l unlimited"),
         Some(_) => error.fix(format!("a smaller pool, or: {}", Capabilities::XDP.command())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_limit_of_locked_memory_is_recognized_as_one() {
+        for maximum in [None, Some(64 << 10)] {
+            let e = beyond_limit(1 << 20, &Rlimit { current: Some(64 << 10), maximum });
+            let said = "1024 KiB of packet memory must be locked in memory, and RLIMIT_MEMLOCK lets this user lock 64 KiB";
+            assert!(e.why.starts_with(said) && is_limit_of_locked_memory(&e.why), "{e}");
+        }
+        let used_up = refused("XDP_UMEM_REG", Errno::NOMEM);
+        assert!(!is_limit_of_locked_memory(&used_up.why), "{used_up}");
+    }
+
+    #[test]
+    fn only_the_refusal_of_a_socket_itself_is_one_of_af_xdp() {
+        for errno in [Errno::PERM, Errno::AFNOSUPPORT] {
+            assert!(is_refused(&refused("socket(AF_XDP)", errno).why));
+            assert!(!is_refused(&refused("XDP_UMEM_REG", errno).why));
+        }
     }
 }

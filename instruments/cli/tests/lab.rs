@@ -2,6 +2,8 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
+#[path = "../../../crates/cli/tests/folder/mod.rs"]
+mod folder;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,9 +19,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("linerate-lab-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(folder::create(&format!("lab-{name}")))
     }
 
     /// Writes a file into the directory, and returns its path as a word of a command line.

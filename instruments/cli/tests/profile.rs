@@ -2,6 +2,8 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
+#[path = "../../../crates/cli/tests/folder/mod.rs"]
+mod folder;
 #[path = "profile/watch.rs"]
 mod watch;
 
@@ -21,11 +23,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path =
-            std::env::temp_dir().join(format!("linerate-prof-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(folder::create(&format!("prof-{name}")))
     }
 
     /// Returns the path of a file in it, as a word of a command line.
@@ -70,11 +68,22 @@ fn record_work(words: &str) -> Option<Ended> {
     record(words, &[&[linerate.to_str()?], &work[..]].concat())
 }
 
+/// The words of the reason where nothing can be sampled: the kernel refuses events, perf is missing, or perf opens no
+/// event.
+const NO_SAMPLES: [&str; 5] = [
+    "perf_event_open: Operation not permitted",
+    "perf_event_open: Permission denied",
+    "perf_event_open: Function not implemented",
+    "needs perf, which does not run here",
+    "and no data; see its messages",
+];
+
 /// Returns the ended command; prints the reason and returns `None` if the kernel does not allow
 /// sampling, or this user to lock memory for the rings.
 fn possible(ended: Ended) -> Option<Ended> {
     let said = format!("{}{}", ended.out, ended.err);
-    if ended.exit == Some(5) || is_limit_of_rings(&said) {
+    let is_refused = ended.exit == Some(5) && NO_SAMPLES.iter().any(|words| said.contains(words));
+    if is_refused || is_limit_of_rings(&said) {
         eprintln!("skipped: {said}");
         return None;
     }
@@ -223,6 +232,18 @@ fn old_file_is_kept_and_a_failed_recording_leaves_it_alone() {
     assert!(ended.err.contains(&format!("the former file is {file}.old")), "{ended:?}");
     assert_eq!(fs::read_to_string(scratch.file("p.json.old")).unwrap(), "mine");
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_profile_that_does_not_fit_on_the_disk_is_printed_and_the_file_is_named() {
+    let Some(ended) = record("-o /dev/full", &["true"]) else { return };
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert!(ended.out.contains("\ncpu-clock, one sample for each "), "{ended:?}");
+    for part in
+        ["error[E-FILE]: cannot save to /dev/full\n", "No space left", "fix: df -h /dev/full"]
+    {
+        assert!(ended.err.contains(part), "{part}: {ended:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
+#[path = "../../../crates/cli/tests/folder/mod.rs"]
+mod folder;
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,9 +15,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(folder::create(name))
     }
 
     /// Returns the directory as a word of a command line.

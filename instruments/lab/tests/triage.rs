@@ -8,6 +8,7 @@ use linerate_lab::scenario::Place;
 use linerate_lab::settings::Settings;
 use linerate_lab::triage::{Cap, Case, Cause, Extra, Triage};
 use linerate_lab::{Code, Error, Kind, Result};
+use linerate_sys::xdp::is_limit_of_locked_memory;
 
 /// Lock that runs these tests one at a time, because each uses every CPU.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -34,7 +35,7 @@ fn look(settings: &Settings, second: bool, caps: &[Cap]) -> Result<Triage> {
 /// Returns true if this machine or this user cannot run a device: it needs a privilege, or more
 /// locked memory than RLIMIT_MEMLOCK allows.
 fn is_missing_here(e: &Error) -> bool {
-    let is_limited = e.code == Code::Memory && e.why.contains("RLIMIT_MEMLOCK");
+    let is_limited = e.code == Code::Memory && is_limit_of_locked_memory(&e.why);
     e.kind() == Kind::Unsupported || is_limited
 }
 

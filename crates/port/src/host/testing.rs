@@ -1,17 +1,19 @@
 //! Common parts of the tests of ports of host interfaces: a network namespace for each test, and a
 //! queue that is used as a program uses it.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Code, Offload, Pool, Skb};
+use linerate_skb::{Batch, Kind, Offload, Pool, Skb};
 use linerate_sys::netns::Netns;
-use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu};
 use linerate_sys::wait::poll_readable;
+use linerate_sys::xdp::is_refused;
 use linerate_wire::{checksum, stamp};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Resource, getrlimit};
@@ -74,7 +76,7 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
         let pool = Pool::builder().frames(1024).build().unwrap();
         match Port::open_with("xdp:probe0,ring=64", &pool) {
             Ok(port) => drop(port),
-            Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
+            Err(e) if e.kind() == Kind::Unsupported && is_refused(&e.why) => {
                 return eprintln!("skipped: {e}");
             }
             Err(e) => panic!("{e}"),
@@ -86,22 +88,29 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
 }
 
 /// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU; returns false,
-/// and says why, if the thread may not be pinned.
+/// and says why, if a filter of system calls refuses to pin the thread.
 pub(crate) fn stays_on_one_cpu() -> bool {
-    let pinned = pin_to_cpu(allowed_cpus().unwrap()[0]);
-    pinned.inspect_err(|e| eprintln!("skipped: {e}")).is_ok()
+    match pin_to_cpu(allowed_cpus().unwrap()[0]) {
+        Err(e) if is_filtered(&e) => {
+            eprintln!("skipped: {e}");
+            false
+        }
+        pinned => {
+            pinned.unwrap();
+            true
+        }
+    }
 }
 
-/// A folder that is deleted with the test.
+/// A folder that only this user can enter, deleted with the test.
 pub(crate) struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("linerate-test-{}-{n}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
+        // No other program can predict the name, and create the folder first.
+        let number = RandomState::new().build_hasher().finish();
+        let path = std::env::temp_dir().join(format!("linerate-test-{number:x}"));
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
         Scratch(path)
     }
 

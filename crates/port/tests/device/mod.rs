@@ -3,9 +3,10 @@
 use std::process::Command;
 
 use linerate_port::{Code, Kind, Result};
+use linerate_sys::xdp::{is_limit_of_locked_memory, is_refused};
 
-/// The limits that allow too little packet memory, as the reason of an error names them.
-const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "this process's cgroup has"];
+/// The words of the reason where the cgroup allows too little packet memory.
+const LIMIT_OF_CGROUP: &str = "this process's cgroup has";
 
 /// Runs `ip` with `args`; returns its output if it succeeds.
 pub fn ip(args: &str) -> Option<String> {
@@ -13,13 +14,16 @@ pub fn ip(args: &str) -> Option<String> {
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Returns the value of `opened`; else the reason to skip, if the machine does not allow it. Panics
-/// if it failed for any other reason.
+/// Returns the value of `opened`, an AF_XDP port; else the reason to skip, if the machine refuses AF_XDP or limits
+/// its memory. Panics if it failed for any other reason.
 pub fn available<T>(opened: Result<T>) -> std::result::Result<T, String> {
     opened.map_err(|e| {
-        let is_limited =
-            e.code == Code::Memory && LIMITS.into_iter().any(|limit| e.why.contains(limit));
-        assert!(is_limited || e.kind() == Kind::Unsupported, "this is no reason to skip: {e:?}");
+        let is_limited = is_limit_of_locked_memory(&e.why) || e.why.contains(LIMIT_OF_CGROUP);
+        let is_reason = match e.kind() {
+            Kind::Unsupported => is_refused(&e.why),
+            _ => e.code == Code::Memory && is_limited,
+        };
+        assert!(is_reason, "this is no reason to skip: {e:?}");
         e.to_string()
     })
 }

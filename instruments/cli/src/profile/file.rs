@@ -165,6 +165,7 @@ fn with_ending(file: &Path, ending: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::temporary::Temporary;
 
     fn place(text: &str) -> Result<Place, String> {
         text.parse()
@@ -192,33 +193,42 @@ mod tests {
     }
 
     #[test]
+    fn the_error_of_a_full_disk_has_the_command_that_shows_its_room() {
+        let full = Path::new("/dev/full");
+        for bytes in [1, 100_000] {
+            let saved = Draft::of(full).unwrap().save(|f| f.write_all(&vec![b'1'; bytes]));
+            let failure = saved.unwrap_err();
+            let e = &failure.error;
+            assert_eq!((failure.exit, e.code.as_str()), (RUNTIME, "E-FILE"), "{e:?}");
+            assert!(e.why.contains("No space left") && e.fix == "df -h /dev/full", "{e:?}");
+        }
+    }
+
+    #[test]
     fn a_link_in_the_drafts_place_is_not_written_through() {
-        let dir = std::env::temp_dir().join(format!("linerate-link-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let (file, theirs) = (dir.join("p.json"), dir.join("theirs"));
+        let folder = Temporary::new("link", "a test").unwrap();
+        let (file, theirs) = (folder.file("p.json"), folder.file("theirs"));
         fs::write(&theirs, b"precious").unwrap();
-        std::os::unix::fs::symlink(&theirs, dir.join("p.json.new")).unwrap();
+        std::os::unix::fs::symlink(&theirs, folder.file("p.json.new")).unwrap();
         assert_eq!(save(&file, b"1"), None);
         assert_eq!(
             (fs::read(&file).unwrap(), fs::read(&theirs).unwrap()),
             (b"1".into(), b"precious".into())
         );
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn old_file_is_kept_and_a_failed_save_changes_nothing() {
-        let dir = std::env::temp_dir().join(format!("linerate-save-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("p.json");
+        let folder = Temporary::new("save", "a test").unwrap();
+        let file = folder.file("p.json");
         assert_eq!(save(&file, b"1"), None);
         let old = save(&file, b"2").unwrap();
         assert_eq!((fs::read(&file).unwrap(), fs::read(&old).unwrap()), (b"2".into(), b"1".into()));
         assert!(Draft::of(&file).unwrap().save(|_| Err(io::Error::other("no"))).is_err());
         drop(Draft::of(&file).unwrap());
         assert_eq!(fs::read(&file).unwrap(), b"2");
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "no draft is left");
-        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(fs::read_dir(folder.file("")).unwrap().count(), 2, "no draft is left");
+        drop(folder);
         assert!(Draft::of(&file).is_err(), "found out before the work is done");
     }
 }

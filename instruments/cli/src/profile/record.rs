@@ -35,6 +35,8 @@ const PERIOD: u64 = 10_007;
 /// CPU time below which the kernel's account, in hundredths of a second, is too coarse for a
 /// comparison.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
+/// Bytes that no file system stores without room of their own.
+const BLOCK_BYTES: usize = 4096;
 
 /// The event to sample, with its names in perf and in the profile.
 struct Sampling {
@@ -93,7 +95,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let put_around = around.stop();
     // perf creates the file before its rings.
     if fs::metadata(folder.data()).map_or(0, |file| file.len()) == 0 {
-        return Err(no_data(&ended, recorder));
+        return Err(no_data(&ended, recorder, &folder.data()));
     }
     let found = perf.script(&folder)?;
     let mut profile = profile(found, args, &sampling, trial, &ended);
@@ -282,13 +284,22 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
 /// Returns the failure of a perf that produced no data.
 ///
 /// perf has printed on stderr why it opened no event. It is silent, because of `--quiet`, if the
-/// kernel refused its rings or its file had no room. So ask for rings of the same size here.
-fn no_data(ended: &Ended, recorder: Recorder) -> Failure {
+/// kernel refused its rings or its file `data` had no room. So ask for rings of the same size here,
+/// and write to the file.
+fn no_data(ended: &Ended, recorder: Recorder, data: &Path) -> Failure {
     let rings = Recorder { calibrate: false, ..recorder }.start(Target::ThisProcess);
     if let Err(e) = rings.map(drop)
         && e.code == Code::Memory
     {
         return e.into();
+    }
+    if let Err(e) = fs::write(data, [0; BLOCK_BYTES]) {
+        let what = format!("cannot record into {}", data.display());
+        let fix = format!(
+            "df -h {}; make room there, or set TMPDIR to a folder with room",
+            std::env::temp_dir().display()
+        );
+        return Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), &fix);
     }
     let why =
         format!("perf record ended with {} and no data; see its messages above", ended.status);
@@ -424,14 +435,16 @@ fn say(
     draft: Option<Draft>,
     screen: &Screen,
 ) -> Result<(), Failure> {
+    let mut document = Vec::new();
+    let written = read::json::write(profile, &mut document);
     let Some(draft) = draft else {
-        let mut document = Vec::new();
-        read::json::write(profile, &mut document)?;
+        written?;
         let text = || String::from_utf8_lossy(document.trim_ascii_end()).into_owned();
         return screen.result(String::new, text);
     };
     // If the profile cannot be saved, for instance on a full disk, it is printed nevertheless.
-    let kept = draft.save(|f| read::json::write(profile, f).map_err(|e| io::Error::other(e.why)));
+    let save = |()| draft.save(|f| f.write_all(&document));
+    let kept = written.map_err(Failure::from).and_then(save);
     let table = print::Table::new(profile).top(Some(args.top));
     let clocks = hz.filter(|_| !args.user).and_then(|hz| agreement(profile, hz));
     let clocks = clocks.map_or_else(String::new, |said| format!("\n{said}\n"));

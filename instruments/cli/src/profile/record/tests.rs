@@ -1,6 +1,32 @@
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 use clap::Parser as _;
 
 use super::*;
+
+#[test]
+fn a_full_disk_is_an_error_of_perf_s_file_and_not_of_its_event() {
+    let (status, wall) = (ExitStatus::from_raw(255 << 8), Duration::ZERO);
+    let ended = Ended { status, asked: false, signal: None, wall, cpu_ns: None, perf_cpu_ns: 0 };
+    let failure = |data: &Path| no_data(&ended, Recorder::new(What::Time { hz: RATE }), data);
+    let folder = Folder::new().unwrap();
+    let failures = [failure(Path::new("/dev/full")), failure(&folder.data())];
+    let is_limited = |one: &&Failure| one.error.why.contains("kernel.perf_event_mlock_kb");
+    if let Some(limited) = failures.iter().find(is_limited) {
+        return println!("skipped: {}", limited.error.why);
+    }
+    let [full, other] = &failures;
+    let e = &full.error;
+    assert_eq!((full.exit, e.code.as_str()), (RUNTIME, "E-FILE"), "{full:?}");
+    assert!(e.what.ends_with("/dev/full") && e.why.contains("No space left"), "{full:?}");
+    assert!(e.fix.starts_with("df -h ") && e.fix.contains("TMPDIR"), "{full:?}");
+    assert_eq!(
+        (other.exit, other.error.code.as_str()),
+        (UNSUPPORTED, "E-UNSUPPORTED"),
+        "{other:?}"
+    );
+}
 
 #[test]
 fn samples_of_time_have_their_period_in_nanoseconds() {

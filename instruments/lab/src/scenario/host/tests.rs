@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use linerate_prof::stage::{Stage, stage_of};
 use linerate_sys::thread::allowed_cpus;
+use linerate_sys::xdp::is_limit_of_locked_memory;
 
 use super::config::Workload;
 use super::*;
@@ -42,7 +43,7 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
         Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None, stop: Arc::default() };
     match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
         Ok(bench) => Some((alone, bench)),
-        Err(e) if e.kind() == Kind::Unsupported || is_limit_of_locked_memory(&e) => {
+        Err(e) if e.kind() == Kind::Unsupported || is_limited(&e) => {
             println!("skipped: {e}");
             None
         }
@@ -51,8 +52,8 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
 }
 
 /// Returns true if this user may not lock as much memory as AF_XDP needs.
-fn is_limit_of_locked_memory(e: &Error) -> bool {
-    e.code == Code::Memory && e.why.contains("RLIMIT_MEMLOCK")
+fn is_limited(e: &Error) -> bool {
+    e.code == Code::Memory && is_limit_of_locked_memory(&e.why)
 }
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
