@@ -297,6 +297,32 @@ fn an_interface_that_the_host_uses_is_told_with_the_filter_to_type() {
 }
 
 #[test]
+fn an_interface_by_which_a_container_receives_is_taken_whole_only_with_all() {
+    let _alone = alone();
+    in_netns_with_xdp(|netns| {
+        let container = Netns::new().unwrap();
+        let named = "name m0 address 02:00:00:00:00:07 type macvlan mode bridge";
+        let add = format!("link add link v0 netns {} {named}", container.path());
+        let no_macvlan = ["Unknown device type", "Operation not supported"];
+        match netns.ip(&add) {
+            Err(e) if no_macvlan.iter().any(|why| e.why.contains(why)) => {
+                return eprintln!("skipped: this kernel has no macvlan: {e}");
+            }
+            made => drop(made.unwrap()),
+        }
+        container.ip("link set m0 up").unwrap();
+        let found = checked(netns, "xdp:v0", Trial::Careful);
+        let finding = that(&found, "cannot open xdp:v0");
+        assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
+        let why = finding.why.as_ref().unwrap();
+        let takes = "takes every packet from others on this machine: v0 also receives for the station 02:00:00:00:00:07 of";
+        assert!(why.contains(takes), "{why}");
+        assert!(finding.fix.as_ref().unwrap().text.contains("xdp:v0,all"), "{finding:?}");
+        assert!(worst(&check("xdp:v0,all")) < Level::Miss);
+    });
+}
+
+#[test]
 fn the_name_of_anothers_process_gives_no_orders_to_a_terminal() {
     let _alone = alone();
     in_netns(|_| {

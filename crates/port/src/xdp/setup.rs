@@ -7,7 +7,7 @@ use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, RssGuard};
 use linerate_sys::packet::PacketSocket;
-use linerate_sys::rtnl::{HostUse, LinkInfo};
+use linerate_sys::rtnl::{HostUse, LinkInfo, UseKind};
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
 
@@ -295,16 +295,20 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
     }
     let Some(used) = HostUse::of(interface)? else { return Ok(()) };
     let (name, text, filter) = (&config.interface, config.text(), &config.filter);
+    let [whose, which] = match used.kind {
+        UseKind::Station(_) => ["others on this machine", "that others on this machine need"],
+        _ => ["this host, ssh included", "without which ssh to this host ends"],
+    };
     let (why, fix) = if config.is_said {
         (
-            format!("{filter} takes packets without which ssh to this host ends: {used}"),
+            format!("{filter} takes packets {which}: {used}"),
             format!(
                 "take yours only, as xdp:{name},udp=7777 does; to take these in spite of this: {text},all"
             ),
         )
     } else {
         (
-            format!("without a filter it takes every packet from this host, ssh included: {used}"),
+            format!("without a filter it takes every packet from {whose}: {used}"),
             format!(
                 "add a filter, as in {text},udp=7777; to take every packet in spite of this: {text},all"
             ),

@@ -1,5 +1,6 @@
 //! Detection of the host's own use of an interface: an address on it, a route through it, or membership in a bridge
 //! or bond. Interfaces stacked on it count as well: the bridge or bond that it is a member of, a VLAN, a macvlan.
+//! A macvlan in another network namespace is found by its address (host_use/stations.rs).
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
@@ -8,6 +9,7 @@
 //! ```
 
 mod dump;
+mod stations;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -61,21 +63,24 @@ pub enum UseKind {
     Route(IpAddr, u8),
     /// It is a member of this bridge or bond.
     Member(IfName),
+    /// It receives for this MAC address of another interface, such as a macvlan in another network namespace.
+    Station([u8; 6]),
 }
 
 impl HostUse {
-    /// Returns the first use that the host makes of `interface`, addresses before routes before memberships; `None`
-    /// if the host does not use it. A link-local address does not count, because every interface has
+    /// Returns the first use that the host makes of `interface`, addresses before routes before memberships before
+    /// stations; `None` if the host does not use it. A link-local address does not count, because every interface has
     /// one, nor does membership in a VRF, which passes no packet on by itself.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
     ///
-    /// Cost: up to five dumps of the namespace's links, addresses and routes, of which it holds one at a
-    /// time in whole. For setup.
+    /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the interface's
+    /// MAC addresses, of which it holds one at a time in whole. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
-        let used = find(interface.index()).map_err(fail)?;
+        let own = interface.hardware().ok().map(|hardware| hardware.mac);
+        let used = find(interface.index(), own).map_err(fail)?;
         let name = |index| Some(Interface::by_index(index).ok()?.name());
         Ok(used.and_then(|found| {
             // An interface that has just been deleted is not in use.
@@ -84,6 +89,7 @@ impl HostUse {
                 Found::DefaultRoute => UseKind::DefaultRoute,
                 Found::Route(to, prefix) => UseKind::Route(to, prefix),
                 Found::Member(master) => UseKind::Member(name(master)?),
+                Found::Station(mac) => UseKind::Station(mac),
             };
             Some(HostUse { interface: name(found.index)?, kind })
         }))
@@ -118,6 +124,13 @@ impl fmt::Display for HostUse {
             UseKind::Member(master) => {
                 write!(f, "{name} is a member of {master}, which forwards its packets")
             }
+            UseKind::Station(mac) => {
+                let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+                write!(
+                    f,
+                    "{name} also receives for the station {mac} of another interface, such as a macvlan of a container or of a virtual machine"
+                )
+            }
         }
     }
 }
@@ -135,9 +148,11 @@ enum Found {
     DefaultRoute,
     Route(IpAddr, u8),
     Member(u32),
+    Station([u8; 6]),
 }
 
-fn find(index: u32) -> Answer<Option<Used>> {
+/// Returns the first use of the interface `index`, whose MAC address is `own`.
+fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
     let Stack { all: stack, member, .. } = stack_of(index)?;
     let mut first: Option<Used> = None;
     for family in FAMILIES {
@@ -167,7 +182,12 @@ fn find(index: u32) -> Answer<Option<Used>> {
         })?;
     }
     let member = member.map(|(index, master)| Used { index, kind: Found::Member(master) });
-    Ok(first.or(other).or(member))
+    if let Some(used) = first.or(other).or(member) {
+        return Ok(Some(used));
+    }
+    // Last, because a bridge may add its addresses to a member. What stands higher adds its own down to here.
+    let station = stations::first(index, own)?;
+    Ok(station.map(|mac| Used { index, kind: Found::Station(mac) }))
 }
 
 /// A link, with the link below it and the bridge or bond above it.

@@ -1,9 +1,12 @@
 //! Tests the uses that the host makes of an interface, and the answers that they are read from.
 
+use std::process::Command;
+
 use rustix::io::Errno;
 
 use super::dump::{Bodies, Dump, NLM_F_DUMP_INTR, NLMSG_DONE, untorn};
 use super::*;
+use crate::netns::Netns;
 use crate::rtnl::HEADER_BYTES;
 use crate::testing::{in_netns, ip};
 
@@ -95,6 +98,32 @@ fn what_stands_on_it_counts() {
     links[4].is_vrf = true;
     assert_eq!(member(&standing_on(1, &links), &links), Some((2, 3)));
     assert_eq!(member(&standing_on(4, &links), &links), None);
+}
+
+#[test]
+fn a_macvlan_in_another_namespace_is_a_use_of_its_lower_interface() {
+    in_netns(|| {
+        ip("link add w0 type veth peer name w1");
+        ip("link set w0 up");
+        let other = Netns::new().unwrap();
+        assert_eq!(used("w0"), None);
+        let add = "link add link w0 name m0 address 02:00:00:00:00:07 type macvlan mode bridge";
+        let made = Command::new("ip").args(add.split(' ')).output().unwrap();
+        let why = String::from_utf8_lossy(&made.stderr);
+        if ["Unknown device type", "Operation not supported"].iter().any(|no| why.contains(no)) {
+            return eprintln!("skipped: this kernel has no macvlan: {why}");
+        }
+        assert!(made.status.success(), "{why}");
+        ip(&format!("link set m0 netns {}", other.path()));
+        assert_eq!(used("w0"), None, "it is down, and receives nothing");
+        other.ip("link set m0 up").unwrap();
+        let station = "w0 also receives for the station 02:00:00:00:00:07 of another interface";
+        let told = used("w0").unwrap();
+        assert!(told.starts_with(station), "{told}");
+        assert_eq!(used("w1"), None);
+        other.ip("link set m0 down").unwrap();
+        assert_eq!(used("w0"), None);
+    });
 }
 
 #[test]
