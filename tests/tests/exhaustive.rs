@@ -64,8 +64,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Returns the distance of the quartiles. It is less than the spread of the search, which is that of all its
-    /// readings, so the best placement is chosen more strictly than the search can.
+    /// Returns the distance of the quartiles, as the search does.
     fn of(readings: &[Reading]) -> Spread {
         let share = |of: fn(&Reading) -> f64| {
             let mut values: Vec<f64> = readings.iter().map(of).collect();

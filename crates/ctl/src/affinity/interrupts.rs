@@ -124,7 +124,7 @@ impl InterruptGuard {
             return pin.found.push(was);
         }
         let (proc, interface) = (PathBuf::from(proc), self.name.clone());
-        self.queues.push(QueuePin { proc, interface, queue, found: vec![was] });
+        self.queues.push(QueuePin { proc, interface, queue, found: vec![was], before: Vec::new() });
     }
 
     /// Adds NAPI's threads, or a note if they are not known.
@@ -277,7 +277,7 @@ fn put_back_in(proc: &Path, folder: &NetFolder, names: [&str; 2], was: &Was) -> 
         return Ok(false);
     }
     let (proc, interface, found) = (proc.to_owned(), interface.to_owned(), vec![was.clone()]);
-    QueuePin { proc, interface, queue: 0, found }.restore().map(|()| true)
+    QueuePin { proc, interface, queue: 0, found, before: Vec::new() }.restore().map(|()| true)
 }
 
 fn unsupported(interface: &str, why: &str) -> Error {

@@ -68,9 +68,11 @@ fn list(cpus: &[usize]) -> String {
 pub struct QueuePin {
     /// `/proc`, or another folder in a test.
     pub(super) proc: PathBuf,
-    pub(super) interface: String,
+    pub(crate) interface: String,
     pub(super) queue: usize,
     pub(super) found: Vec<Was>,
+    /// Irqs and threads with their CPUs before the first call of [`Pin::pin`].
+    pub(super) before: Vec<Was>,
 }
 
 impl QueuePin {
@@ -112,8 +114,12 @@ impl QueuePin {
     }
 
     pub(super) fn restore(&self) -> Result<()> {
+        self.put(&self.found)
+    }
+
+    fn put(&self, all: &[Was]) -> Result<()> {
         let mut done = Ok(());
-        for was in &self.found {
+        for was in all {
             done = done.and(self.set(was));
         }
         done
@@ -183,12 +189,17 @@ impl Pin for QueuePin {
     }
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        self.move_all(cpus).map(|before| cpus_of(&before))
+        let now = self.move_all(cpus)?;
+        let cpus = cpus_of(&now);
+        if self.before.is_empty() {
+            self.before = now;
+        }
+        Ok(cpus)
     }
 
-    /// Restores each irq and thread to its own original CPUs; `before` is only their union.
+    /// Restores each irq and thread to its own CPUs; `before` is only their union.
     fn put_back(&mut self, _before: &[usize]) -> Result<()> {
-        self.restore()
+        self.put(&self.before)
     }
 }
 
@@ -229,6 +240,8 @@ pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
     use rustix::io::Errno;
 
     use super::*;
@@ -244,6 +257,28 @@ mod tests {
             let e = refused("eth0", 34, &std::io::Error::from(errno));
             assert!(e.code == code && e.fix.contains(fix), "{e}");
         }
+    }
+
+    #[test]
+    fn irq_that_was_moved_before_a_pin_returns_there_and_at_the_end_to_where_it_was_found() {
+        let number = RandomState::new().build_hasher().finish();
+        let proc = std::env::temp_dir().join(format!("linerate-irq-{number:x}"));
+        fs::create_dir_all(proc.join("irq/34")).unwrap();
+        let list = list_of(&proc, 34);
+        let found = vec![Was::Irq(34, "0-3".into())];
+        let interface = "eth0".to_owned();
+        let guards =
+            QueuePin { proc: proc.clone(), interface, queue: 0, found, before: Vec::new() };
+        fs::write(&list, "2").unwrap();
+        let mut pin = guards.clone();
+        assert_eq!(pin.pin(&[1]).unwrap(), [2]);
+        assert_eq!(pin.pin(&[0]).unwrap(), [1]);
+        pin.put_back(&[2]).unwrap();
+        let back = fs::read_to_string(&list).unwrap();
+        guards.restore().unwrap();
+        let end = fs::read_to_string(&list).unwrap();
+        fs::remove_dir_all(&proc).unwrap();
+        assert_eq!((back.as_str(), end.as_str()), ("2", "0-3"));
     }
 
     #[test]

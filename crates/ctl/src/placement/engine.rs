@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use linerate_datapath::{Control, PoolStats, Stats};
+use linerate_datapath::{Control, PoolStats, PortStats, Stats};
 use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
 use linerate_sys::clock::{cpu_time, monotonic_ns};
@@ -26,8 +26,8 @@ const SETTLES: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(10);
 /// Least number of packets for a reading to count.
 const PACKETS_MIN: u64 = 200;
-/// Most places that a search tries, each with one or two readings: with windows of 0.1 s, a few seconds, together with
-/// the readings of the original places and of the final comparison.
+/// Most places that a search tries, each with one or two readings. Together with 6 readings of the original places and 45
+/// of the final comparison, with windows of 0.1 s, they take at most 14 seconds.
 const TRIES_MAX: usize = 40;
 
 /// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time; NaN if it
@@ -37,12 +37,13 @@ pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 /// A gauge for the workers of a running engine, and for interrupts.
 pub struct EngineGauge {
     pins: Vec<Box<dyn Pin + Send>>,
-    /// The lane of each thing: the number of its worker or of its queue.
+    /// The lane of each thing: the number of the worker that it is or serves, or of its queue if that is not known.
     lanes: Vec<usize>,
     /// The CPUs on which each thing could run before its first move; the next field is its present
     /// place.
     before: Vec<Option<Vec<usize>>>,
     now: Places,
+    control: Control,
     stats: Stats,
     unit: &'static str,
     meter: Meter,
@@ -72,6 +73,7 @@ impl EngineGauge {
             lanes: (0..workers).collect(),
             before: vec![None; workers],
             now: vec![None; workers],
+            control: control.clone(),
             stats: stats.clone(),
             unit: "ns",
             meter: Box::new(|| cpu_time().as_secs_f64() * 1e9),
@@ -86,8 +88,15 @@ impl EngineGauge {
     /// because it restores the interrupts.
     #[must_use]
     pub fn interrupts(mut self, guard: &InterruptGuard) -> Self {
+        let ports = self.stats.ports();
         for pin in guard.queues() {
-            self.lanes.push(pin.queue());
+            // The numbers of the port's queues are the device's if it has all of them.
+            let has_all = |port: &&PortStats| {
+                port.obtained.device == pin.interface && port.queues.len() == guard.queues().len()
+            };
+            let port = ports.iter().find(has_all);
+            let worker = port.and_then(|port| self.control.worker_of(&port.name, pin.queue()));
+            self.lanes.push(worker.unwrap_or(pin.queue()));
             self.before.push(None);
             self.now.push(None);
             self.pins.push(Box::new(pin.clone()));
@@ -264,7 +273,7 @@ impl fmt::Display for PlacementReport {
         let (tried, floor) = (found.tried.len(), found.floor * 100.0);
         writeln!(
             f,
-            "placement: {kept} ({tried} tried; repeated measurements of the first one differ by {floor:.1} %)"
+            "placement: {kept} ({tried} tried; the middle half of repeated measurements of the first one is {floor:.1} % wide)"
         )?;
         writeln!(f, "  {:<22} {:>9} {:>9}", "a packet", "before", "after")?;
         let cost = format!("CPU, {}", self.unit);

@@ -4,14 +4,18 @@
 //! ```text
 //!   topology.rs   sockets, cores and their siblings, small cores, as /sys describes them
 //!   distance.rs   round trips of a line between CPUs, measured
-//!   search.rs     proposals, one after the other, against the spread of the start itself
+//!   search.rs     places one after the other, by single readings
+//!   proposals.rs  the places that are tried
+//!   comparison.rs the best of them beside the start, in turn
 //!   engine.rs     a running engine's workers and interrupts: CPU a packet, remote frees, hand-overs
 //! ```
 //!
 //! A [`Gauge`] represents the things to place and the way to measure them: an engine's workers, or a model in a test.
 
+mod comparison;
 mod distance;
 mod engine;
+mod proposals;
 mod search;
 #[cfg(test)]
 mod tests;

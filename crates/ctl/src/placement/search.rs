@@ -1,15 +1,15 @@
-//! The search: tries places one after the other, and compares them with the spread of repeated
-//! readings of the original places.
+//! The search: tries places one after the other, and then reads the best of them and the original ones in turn.
 
 use linerate_port::{Code, Result};
 
 use super::Places;
+use super::comparison::{Final, in_turn, judge_all};
 use super::topology::Topology;
 
-/// Number of readings of the original places, whose spread is the smallest difference that counts.
+/// Number of readings of the original places before others are tried.
 const FLOOR_TIMES: usize = 6;
-/// Number of readings of the original and of the best places for the final comparison.
-const CONFIRM_TIMES: usize = 5;
+/// Most places that are compared with the original ones at the end.
+const CANDIDATES: usize = 4;
 /// Lower limit of the spread, as a share: the precision of clocks and counters.
 const FLOOR_LEAST: f64 = 0.01;
 /// Gain in rate, as a share, for which one more share of cost is accepted. Workers on two CPUs instead of one have 1.8
@@ -55,9 +55,15 @@ impl Reading {
         Reading { cost, rate, remote_frees, handed_over }
     }
 
+    /// Returns a figure that is less the better the reading is, without a spread: the cost at a rate to which
+    /// [`RATE_FOR_COST`] converts.
+    fn rank(&self) -> f64 {
+        self.cost / self.rate.max(f64::MIN_POSITIVE).powf(1.0 / RATE_FOR_COST)
+    }
+
     /// Returns true if the reading is better than `other` by more than the spread in cost or in
     /// rate, and worse in neither. A higher cost is not worse if the rate gains [`RATE_FOR_COST`] times as much.
-    fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
+    pub(super) fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
         let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
         let (slower, faster) = (1.0 - floor.rate, 1.0 + floor.rate);
         let gains = self.cost < other.cost * cheaper || self.rate > other.rate * faster;
@@ -91,7 +97,7 @@ pub struct Found {
     pub before: Reading,
     /// Median of readings at the new places.
     pub after: Reading,
-    /// The spread of the readings at the original places, as a share of their median.
+    /// The spread of the readings at the original places, the distance of their quartiles, as a share of their median.
     pub floor: f64,
     /// All places that were tried, in order.
     pub tried: Vec<Tried>,
@@ -100,12 +106,12 @@ pub struct Found {
 /// A search for places.
 #[derive(Debug)]
 pub struct Search<'a> {
-    topology: &'a Topology,
-    things: usize,
+    pub(super) topology: &'a Topology,
+    pub(super) things: usize,
     /// The lane of each thing. Things with equal lanes belong together: a worker, and the
     /// interrupts of its queue.
-    lanes: Vec<usize>,
-    tries_max: usize,
+    pub(super) lanes: Vec<usize>,
+    pub(super) tries_max: usize,
 }
 
 impl<'a> Search<'a> {
@@ -126,7 +132,7 @@ impl<'a> Search<'a> {
 
     /// Sets the most places that the search tries, including those that follow from the topology. Each takes one
     /// reading, and a second one if the first is better than all before. In addition there are 6 readings of the
-    /// original places, and 10 for the final comparison.
+    /// original places, and 45 for the final comparison. If there are no more places than this, all are tried.
     #[must_use]
     pub fn tries_max(mut self, most: usize) -> Self {
         self.tries_max = most;
@@ -150,51 +156,47 @@ impl<'a> Search<'a> {
     }
 
     fn try_all(&self, start: &Places, gauge: &mut dyn Gauge) -> Result<Option<Found>> {
-        let Some((before, floor)) = floor(gauge)? else { return Ok(None) };
+        let Some((before, floor)) = at_start(gauge)? else { return Ok(None) };
         let mut state = State { best: start.clone(), reading: before, floor, tried: Vec::new() };
-        for places in self.proposals() {
-            if state.tried.len() >= self.tries_max {
-                break;
-            }
-            self.judge(places, &mut state, gauge)?;
+        self.explore(&mut state, gauge)?;
+        let readings = in_turn(start, state.candidates(), gauge)?;
+        let Final { places, before, after, floor } = judge_all(&readings).unwrap_or(Final {
+            places: start.clone(),
+            before,
+            after: before,
+            floor,
+        });
+        gauge.place(&places)?;
+        Ok(Some(Found { places, before, after, floor: floor.cost, tried: state.tried }))
+    }
+
+    /// Measures places that follow from the topology; then all others if there are few, else neighbours of the best ones.
+    fn explore(&self, state: &mut State, gauge: &mut dyn Gauge) -> Result<()> {
+        let mut all = self.all().peekable();
+        let mut helped = self.things > 0 && all.peek().is_none();
+        for places in self.proposals().into_iter().chain(all) {
+            self.judge(places, state, gauge)?;
         }
         // From the best places so far, try all neighbours, until none is better.
-        let mut helped = self.things > 0;
         while helped && state.tried.len() < self.tries_max {
             helped = false;
             for places in self.neighbours(&state.best) {
-                if state.tried.len() >= self.tries_max {
-                    break;
-                }
                 // Better places have other neighbours: stop trying those of the previous places.
-                helped = self.judge(places, &mut state, gauge)?;
-                if helped {
+                helped = self.judge(places, state, gauge)?;
+                if helped || state.tried.len() >= self.tries_max {
                     break;
                 }
             }
         }
-        let State { best, floor, tried, .. } = state;
-        // Final comparison: read both places in turn, so that a change of load affects both.
-        let (mut a, mut b) = (Vec::new(), Vec::new());
-        for _ in 0..if best == *start { 0 } else { CONFIRM_TIMES } {
-            for (places, readings) in [(start, &mut a), (&best, &mut b)] {
-                gauge.place(places)?;
-                readings.extend(gauge.read()?);
-            }
-        }
-        let before = median(&a).unwrap_or(before);
-        let is_better = |after: &Reading| after.is_better(&before, &floor);
-        let (places, after) = match median(&b).filter(is_better) {
-            Some(after) => (best, after),
-            None => (start.clone(), before),
-        };
-        gauge.place(&places)?;
-        Ok(Some(Found { places, before, after, floor: floor.cost, tried }))
+        Ok(())
     }
 
-    /// Measures new places; returns true if they are the best by more than the floor.
+    /// Measures new places; returns true if they are the best by more than the floor. Does nothing if they were tried or
+    /// are the original ones, or if no more may be tried.
     fn judge(&self, places: Places, state: &mut State, gauge: &mut dyn Gauge) -> Result<bool> {
-        if state.tried.iter().any(|tried| tried.places == places) || places == state.best {
+        let is_known = state.tried.iter().any(|tried| tried.places == places);
+        let is_start = places.iter().all(Option::is_none);
+        if state.tried.len() >= self.tries_max || is_known || is_start {
             return Ok(false);
         }
         let mut reading = match gauge.place(&places) {
@@ -216,66 +218,6 @@ impl<'a> Search<'a> {
         state.tried.push(Tried { places, reading, kept });
         Ok(kept)
     }
-
-    /// Returns places that follow from the topology alone: near each other, apart, in pairs of siblings, all on one
-    /// CPU, and things of one lane on adjacent CPUs.
-    fn proposals(&self) -> Vec<Places> {
-        let at = |cpus: &[usize], i: usize| cpus.get(i % cpus.len().max(1)).copied();
-        let deal = |cpus: &[usize]| -> Places { self.lanes.iter().map(|i| at(cpus, *i)).collect() };
-        let (near, apart) = (self.topology.order(false), self.topology.order(true));
-        let mut siblings: Vec<_> = self.topology.cpus().to_vec();
-        siblings.sort_by_key(|cpu| (u32::MAX - cpu.capacity, cpu.socket, cpu.core, cpu.number));
-        let siblings: Vec<usize> = siblings.into_iter().map(|cpu| cpu.number).collect();
-        let halves = self.lanes.iter().map(|i| at(&near, i / 2)).collect();
-        let mut all = vec![
-            deal(&near),
-            deal(&apart),
-            deal(&siblings),
-            halves,
-            deal(near.get(..1).unwrap_or_default()),
-        ];
-        // Sort the things by lane and give them consecutive CPUs, so that things of one lane are on
-        // adjacent CPUs.
-        let before = |i: usize| {
-            let rank = |i: usize| (self.lanes[i], i);
-            (0..self.things).filter(|other| rank(*other) < rank(i)).count()
-        };
-        all.insert(1, (0..self.things).map(|i| at(&near, before(i))).collect());
-        all
-    }
-
-    /// Returns the neighbours of `places`: one thing on another CPU, two things exchanged, or two things moved
-    /// together. With many things and CPUs the search tries only the first of them.
-    fn neighbours(&self, places: &Places) -> impl Iterator<Item = Places> + use<> {
-        let (cpus, things, places) = (self.topology.order(false), self.things, places.clone());
-        let moved = move |places: &Places, to: &[(usize, usize)]| {
-            let mut moved = places.clone();
-            to.iter().for_each(|(thing, cpu)| moved[*thing] = Some(*cpu));
-            moved
-        };
-        let (start, of_pairs, all) = (places.clone(), places, cpus.clone());
-        let near = (0..things).flat_map(move |i| {
-            let (one, two) = (start.clone(), start.clone());
-            let alone = cpus.clone().into_iter().map(move |cpu| moved(&one, &[(i, cpu)]));
-            let swapped = (i + 1..things).map(move |j| {
-                let mut swapped = two.clone();
-                swapped.swap(i, j);
-                swapped
-            });
-            alone.chain(swapped)
-        });
-        // Both things on one CPU, or on two adjacent CPUs: such a pair may be better although
-        // neither move alone is.
-        let pairs = (0..things).flat_map(move |i| (i + 1..things).map(move |j| (i, j)));
-        let together = pairs.flat_map(move |(i, j)| {
-            let (places, cpus) = (of_pairs.clone(), all.clone());
-            (0..2 * cpus.len()).map(move |n| {
-                let (cpu, other) = (cpus[n / 2], cpus[(n / 2 + n % 2) % cpus.len()]);
-                moved(&places, &[(i, cpu), (j, other)])
-            })
-        });
-        near.chain(together)
-    }
 }
 
 struct State {
@@ -285,15 +227,47 @@ struct State {
     tried: Vec<Tried>,
 }
 
-/// The spread of the readings at the original places, as shares.
+impl State {
+    /// Returns the places for the final comparison: the last ones that were better than all before them, and the best
+    /// others by single readings. One reading may be wrong in either direction; the final comparison takes several.
+    fn candidates(&self) -> Vec<Places> {
+        let rank = |tried: &Tried| Some((tried.places.clone(), tried.reading?.rank()));
+        let mut all: Vec<(Places, f64)> = self.tried.iter().filter_map(rank).collect();
+        all.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let best = self.tried.iter().rfind(|tried| tried.kept).map(|tried| tried.places.clone());
+        let others = all.into_iter().map(|(places, _)| places);
+        let others = others.filter(|places| Some(places) != best.as_ref());
+        best.iter().cloned().chain(others).take(CANDIDATES).collect()
+    }
+}
+
+/// The spread of readings of the same places, as shares.
 #[derive(Debug, Clone, Copy)]
-struct Floor {
-    cost: f64,
-    rate: f64,
+pub(super) struct Floor {
+    pub cost: f64,
+    pub rate: f64,
+}
+
+impl Floor {
+    /// Returns the distance of the quartiles of readings with this median, so that a disturbed reading does not count.
+    pub fn of(readings: &[Reading], middle: &Reading) -> Floor {
+        let spread = |of: fn(&Reading) -> f64| {
+            let (values, quarter) = (sorted(readings, of), readings.len() / 4);
+            let (low, high) = (values[quarter], values[values.len() - 1 - quarter]);
+            let share = (high - low) / of(middle);
+            if share.is_finite() { share.max(FLOOR_LEAST) } else { FLOOR_LEAST }
+        };
+        Floor { cost: spread(|reading| reading.cost), rate: spread(|reading| reading.rate) }
+    }
+
+    /// Returns the greater spread of each figure.
+    pub fn or(&self, other: &Floor) -> Floor {
+        Floor { cost: self.cost.max(other.cost), rate: self.rate.max(other.rate) }
+    }
 }
 
 /// Reads the original places several times; returns the median and the spread.
-fn floor(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
+fn at_start(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
     let mut readings = Vec::new();
     for _ in 0..FLOOR_TIMES {
         readings.extend(gauge.read()?);
@@ -301,20 +275,23 @@ fn floor(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
     if readings.len() < FLOOR_TIMES / 2 {
         return Ok(None);
     }
-    let Some(middle) = median(&readings).filter(|m| m.cost > 0.0) else { return Ok(None) };
-    let spread = |of: fn(&Reading) -> f64| {
-        let values = || readings.iter().map(of);
-        let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
-        let share = (high - low) / of(&middle);
-        if share.is_finite() { share.max(FLOOR_LEAST) } else { FLOOR_LEAST }
-    };
-    let floor =
-        Floor { cost: spread(|reading| reading.cost), rate: spread(|reading| reading.rate) };
-    Ok(Some((middle, floor)))
+    let middle = median(&readings).filter(|m| m.cost > 0.0);
+    Ok(middle.map(|middle| (middle, Floor::of(&readings, &middle))))
 }
 
-fn median(readings: &[Reading]) -> Option<Reading> {
-    let mut readings = readings.to_vec();
-    readings.sort_by(|a, b| a.cost.total_cmp(&b.cost));
-    readings.get(readings.len() / 2).copied()
+/// Returns the median of each figure.
+pub(super) fn median(readings: &[Reading]) -> Option<Reading> {
+    let middle = |of: fn(&Reading) -> f64| sorted(readings, of).get(readings.len() / 2).copied();
+    Some(Reading {
+        cost: middle(|reading| reading.cost)?,
+        rate: middle(|reading| reading.rate)?,
+        remote_frees: middle(|reading| reading.remote_frees)?,
+        handed_over: middle(|reading| reading.handed_over)?,
+    })
+}
+
+fn sorted(readings: &[Reading], of: fn(&Reading) -> f64) -> Vec<f64> {
+    let mut values: Vec<f64> = readings.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values
 }

@@ -1,5 +1,7 @@
 //! Tests the search on models of machines, and compares its result with all possible places.
 
+mod table;
+
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -424,7 +426,7 @@ fn a_report_has_before_and_after_side_by_side() {
         PlacementReport { names, unit: "ns", round_trips: Vec::new(), found: Some(found) };
     assert_eq!(
         report.to_string(),
-        "placement: worker 0 on CPU 1, worker 1 as it was (0 tried; repeated measurements of the first one differ by 2.0 %)\n  \
+        "placement: worker 0 on CPU 1, worker 1 as it was (0 tried; the middle half of repeated measurements of the first one is 2.0 % wide)\n  \
          a packet                  before     after\n  \
          CPU, ns                    200.0     150.0   -25.0 %\n  \
          packets a second         1000000   1200000   +20.0 %\n  \
