@@ -252,7 +252,8 @@ impl XdpSocket {
     }
 
     /// Makes the kernel poll the device within this socket's system calls, for `usecs` and at most
-    /// `budget` packets, with the device's interrupts off meanwhile.
+    /// `budget` packets. Between the calls the device's interrupts stay off only with `gro_flush_timeout` and
+    /// `napi_defer_hard_irqs`.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-UNSUPPORTED` before Linux 5.11.

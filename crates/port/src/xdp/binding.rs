@@ -123,6 +123,11 @@ impl QueueBinding {
         self.lens.rx
     }
 
+    /// Returns true if the kernel polls the device in the socket's calls, as the option `busy` asks.
+    pub fn polls_device(&self) -> bool {
+        self.busy_poll
+    }
+
     /// Returns the number of frames that the longest packet needs.
     pub fn packet_frames(&self) -> usize {
         self.packet_frames

@@ -123,7 +123,7 @@ pub(super) fn open(
     let mut device = Device {
         tx: Tx::new(pool.clone(), pool.tally(&format!("{name} tx"))),
         home: pool.local_named(&name, 0),
-        rx: Rx::new(binding.packet_frames()),
+        rx: Rx::new(binding.packet_frames()).polling(binding.polls_device()),
         binding,
         socket: None,
         lost: None,
@@ -437,6 +437,11 @@ pub(super) mod tests {
         /// Marks the socket as lost, as if its device returned nothing, without binding another.
         pub fn lose_socket(&mut self) {
             self.device.detach(&mut self.host);
+        }
+
+        /// Returns the number of system calls that the kernel accepted to poll the device.
+        pub fn device_polls(&self) -> u64 {
+            self.device.rx.device_polls
         }
 
         /// Returns the kernel's setting of SO_PREFER_BUSY_POLL for the socket.

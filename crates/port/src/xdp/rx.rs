@@ -17,6 +17,8 @@ const STRIDE: usize = 64;
 pub(super) struct Rx {
     /// Frames that the longest packet needs: with fewer in the rings, it does not arrive.
     packet_frames: usize,
+    /// True if a receive without packets makes the kernel poll the device.
+    polls_device: bool,
     /// The first frames of a packet whose last frame has not arrived.
     partial: Option<Skb>,
     /// True if the partly received packet has lost a frame, so that the rest of it is dropped.
@@ -31,6 +33,8 @@ pub(super) struct Rx {
     pub rx_nombuf: u64,
     /// Packets received.
     pub packets: u64,
+    /// System calls that the kernel accepted to poll the device.
+    pub device_polls: u64,
 }
 
 impl Rx {
@@ -38,6 +42,7 @@ impl Rx {
     pub fn new(packet_frames: usize) -> Rx {
         Rx {
             packet_frames,
+            polls_device: false,
             partial: None,
             spoilt: false,
             counted: false,
@@ -45,7 +50,13 @@ impl Rx {
             starved: Retry::default(),
             rx_nombuf: 0,
             packets: 0,
+            device_polls: 0,
         }
+    }
+
+    /// Returns the state for a socket with SO_PREFER_BUSY_POLL, if `polls_device`.
+    pub fn polling(self, polls_device: bool) -> Rx {
+        Rx { polls_device, ..self }
     }
 
     /// Takes up to `budget` packets from the receive ring, and posts as many frames as there is
@@ -54,7 +65,8 @@ impl Rx {
     /// Shape:  receive ring -> out[len..len+n], n <= budget, in the device's order; the frames of a
     ///         packet in several are a chain. Free frames -> fill ring.
     /// Errors: none. A descriptor that names no frame of ours is counted in `Held::bad_descs`.
-    /// Cost:   no syscall, but one where the kernel asks to be told of frames.
+    /// Cost:   no syscall, but one where the kernel asks to be told of frames, or polls the device because
+    ///         no packet has arrived.
     pub fn receive(
         &mut self,
         socket: &mut Socket,
@@ -73,7 +85,10 @@ impl Rx {
             self.adopt(&descs[..got], &mut socket.held, mem, out);
         }
         let packets = out.len() - before;
-        self.refill(socket, mem, packets == 0);
+        let is_told = self.refill(socket, mem, packets == 0);
+        if packets == 0 && self.polls_device && end > before && !is_told {
+            self.poll_device(socket);
+        }
         self.packets += packets as u64;
         Moved { packets, bytes: out.bytes_behind(before) }
     }
@@ -188,6 +203,18 @@ impl Rx {
             }
         }
         (posted > 0 || is_idle) && tell(socket)
+    }
+
+    /// Makes the kernel poll the device within this call. The next receive takes the packets that it finds.
+    ///
+    /// Cost: a syscall, with the driver's work in it.
+    ///
+    /// Source: net/xdp/xsk.c `__xsk_recvmsg`, net/core/dev.c `napi_busy_loop`.
+    #[cold]
+    fn poll_device(&mut self, socket: &Socket) {
+        // The next send or wait finds the reason for an error.
+        let polled = socket.rings.socket.wake_rx();
+        self.device_polls += u64::from(polled.is_ok());
     }
 
     /// Returns true if packets have arrived. If not, tells a driver of posted frames that has asked for it since they

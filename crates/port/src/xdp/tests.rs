@@ -482,6 +482,33 @@ fn the_socket_prefers_busy_polling_only_if_the_port_text_asks() {
 }
 
 #[test]
+fn a_receive_without_packets_polls_the_device_once_and_only_with_busy() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let (pool, mut packet) = (pool(8192), queue("packet:v1"));
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+        for (text, is_busy) in [("v0", false), ("v0,busy", true)] {
+            let mut ops = super::queue::tests::open(text, &pool);
+            let (mut empty, mut got, deadline) = (0, 0, Instant::now() + LONG);
+            while got < 10 {
+                assert!(Instant::now() < deadline, "{got} came");
+                if empty == 3 {
+                    send(&mut packet, &frames(10, 60), Offload::NONE);
+                }
+                let n = crate::QueueOps::rx(&mut ops, &mut mem, &mut batch, 64).packets;
+                batch.clear();
+                (empty, got) = (empty + u64::from(n == 0), got + n);
+            }
+            // Without room for packets nothing is received.
+            crate::QueueOps::rx(&mut ops, &mut mem, &mut batch, 0);
+            assert_eq!(ops.device_polls(), if is_busy { empty } else { 0 }, "{text}");
+        }
+        drop((batch, mem));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
 fn igb_is_refused_zero_copy_with_frames_whose_room_cuts_packets() {
     let cut = |driver, frame: usize| super::setup::cut_by(driver, frame - 256, 1514);
     assert!(cut("igb", 2048).unwrap().contains("writes 1024 bytes"));
