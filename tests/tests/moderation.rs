@@ -228,16 +228,21 @@ fn held() -> impl FnMut(&mut Queue) -> bool {
     }
 }
 
+/// Starts to send 20,000 packets a second from the western host, each by itself.
+fn stream(hosts: &Hosts) -> Running {
+    hosts.west.ip("addr flush dev eth0");
+    hosts.west.run(|| {
+        let builder =
+            Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");
+        builder.wire("gen", "out").build().unwrap().start().unwrap()
+    })
+}
+
 /// Lets `receive` have a queue at which a stream arrives.
 fn stream_to(receive: impl FnOnce(Queue)) -> Result<(), String> {
     let hosts = Hosts::new()?;
     let port = available(hosts.middle.run(|| Port::open("xdp:w0")))?;
-    hosts.west.ip("addr flush dev eth0");
-    let sender = hosts.west.run(|| {
-        let builder =
-            Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");
-        builder.wire("gen", "out").build().unwrap().start().unwrap()
-    });
+    let sender = stream(&hosts);
     receive(port.into_queues().remove(0));
     let _ = sender.stop(OBEYED);
     Ok(())
@@ -287,16 +292,11 @@ fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     // MODEL: two reads for each irq. With a fifth of a CPU in total, 0.1 ms for waking allows one irq in half a
     // millisecond.
     let text = "xdp:w0,toll=0ns/50us,moderation=adaptive:cpu=20%";
-    hosts.west.ip("addr flush dev eth0");
     let receiver = or_skip!(hosts.middle.run(|| {
         let builder = Engine::builder().port("in", text).port("sink", "sink:").wire("in", "sink");
         available(builder.build()).map(|engine| engine.start().unwrap())
     }));
-    let sender = hosts.west.run(|| {
-        let builder =
-            Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");
-        builder.wire("gen", "out").build().unwrap().start().unwrap()
-    });
+    let sender = stream(&hosts);
     let read = || receiver.stats().ports().remove(0).queues[0];
     let is_held = || read().moderation.hold >= Some(Duration::from_micros(400));
     until_true("a hold that is worth its price", LONG, is_held);
@@ -309,4 +309,44 @@ fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     // Without a price one of 12 us is worth 60 us: at most 2.
     assert!(each > 4.0, "{each}: {}", after.moderation);
     let _ = (sender.stop(OBEYED), receiver.stop(OBEYED));
+}
+
+#[test]
+fn quiet_direction_of_a_wire_shortens_no_hold_of_a_limit_of_cpu_time() {
+    let hosts = or_skip!(Hosts::new());
+    // The hosts themselves send nothing then.
+    for host in [&hosts.west, &hosts.east] {
+        host.ip("addr flush dev eth0");
+    }
+    // MODEL: two reads for each irq, so that a wake-up has the same price on each machine. With a twentieth of a CPU in
+    // total, 0.1 ms for waking allows 500 irqs a second.
+    let mode: Moderation = "adaptive:cpu=5%".parse().unwrap();
+    let [west, east] = ["w0", "e0"].map(|name| format!("xdp:{name},toll=0ns/50us"));
+    let forward = or_skip!(hosts.middle.run(|| {
+        let builder = Engine::builder().moderation(mode).port("w", &west).port("e", &east);
+        available(builder.wire("w", "e").build()).map(|engine| engine.start().unwrap())
+    }));
+    let receiver = hosts.east.run(|| {
+        let builder = Engine::builder().port("in", "packet:eth0").port("sink", "sink:");
+        builder.wire("in", "sink").build().unwrap().start().unwrap()
+    });
+    let sender = stream(&hosts);
+    let read = || forward.stats().ports();
+    let is_held = || read()[0].queues[0].moderation.hold >= Some(Duration::from_micros(500));
+    until_true("a long hold", LONG, is_held);
+    let counts = || {
+        let ports = read();
+        (ports[0].counts.rx_packets, ports[0].counts.irqs() + ports[1].counts.irqs())
+    };
+    let before = counts();
+    until_true("the packets of a second", LONG, || counts().0 >= before.0 + 20_000);
+    let after = counts();
+    let (packets, irqs) = (after.0 - before.0, after.1 - before.1);
+    println!("{packets} packets, {irqs} irqs: {}", read()[0].queues[0].moderation);
+    // A timer of 250 us ends 4000 sleeps a second, with 5 packets each.
+    assert!(packets > 10 * irqs, "{packets} packets, {irqs} irqs");
+
+    for running in [sender, forward, receiver] {
+        running.stop(OBEYED).check().unwrap();
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   rest of every queue ─► Look    another turn
-//!                          Hold    until the earliest time, nothing armed; one sleep a round
+//!                          Hold    until the earliest time, no held queue armed; one sleep a round
 //!                          Device  everything armed, asleep on the descriptor
 //! ```
 

@@ -314,6 +314,37 @@ impl AsFd for Nic {
 }
 
 #[test]
+fn quiet_queue_shortens_no_hold_of_a_limit_of_cpu_time_and_its_packet_ends_the_sleep() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let fd = || EventFd::new().unwrap();
+    let napi = |ops: Box<dyn QueueOps>, i| {
+        let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+        let mut napi = Napi::new(ops, Direction::Both, Napi::id(i), egress, tally);
+        napi.peer = Some(i);
+        let goal = Goal::Cpu { percent: 1 };
+        assert_eq!(napi.set_moderation(Moderation::Adaptive(goal)), None);
+        napi
+    };
+    let dense = Dense { fd: fd(), notifies_tx_space: true };
+    let quiet = Nic { fd: fd(), bursts: vec![3], here: 0, calls: Arc::default() };
+    let napis = vec![napi(Box::new(dense), 0), napi(Box::new(quiet), 1)];
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(napis, Vec::new(), vec![pool.local()], 64, slot).unwrap();
+    // Ten packets in 3 ms leave 0.8 % of a CPU for wake-ups of 12 us: one in 1.4 ms.
+    let (now, step) = (Instant::now(), Duration::from_millis(3));
+    worker.turn(now - 2 * step);
+    worker.turn(now - step);
+    let turned = worker.turn(now);
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    assert!(until.saturating_duration_since(now) > Duration::from_millis(1), "{turned:?}");
+    // The device has packets once it is armed, so that the sleep is not as long as the hold.
+    let far = Turned::Until(now + Duration::from_secs(100));
+    worker.park(far, Some(Duration::from_secs(20))).unwrap();
+    let counts = |i: usize| worker.napis[i].counts();
+    assert_eq!((counts(0).irqs(), counts(1).wakeups, counts(1).hold_ends), (0, 1, 0));
+}
+
+#[test]
 fn timer_of_a_shaped_port_waits_for_several_packets_in_a_mode_that_holds() {
     let due = |mode: &str| {
         let pool = Pool::builder().frames(512).build().unwrap();

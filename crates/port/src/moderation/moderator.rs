@@ -245,17 +245,29 @@ impl Moderator {
     }
 
     /// Returns the time for which a quiet queue may stay unpolled, because another queue of the
-    /// same thread is held.
+    /// same thread is held; `None` if it must be armed instead.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        match self.mode {
-            Moderation::Interrupt | Moderation::Napi | Moderation::Busy if self.gathers => None,
-            Moderation::Fixed { usecs, .. } => Some(Duration::from_micros(usecs.into())),
-            Moderation::Adaptive(Goal::Latency { p99_usecs }) => {
-                Some(Duration::from_micros(p99_usecs.into()))
+        let usecs = match self.mode {
+            // A limit of CPU time may hold the other queue for long: a timer that ends each hold for a quiet queue would
+            // take more than the limit. Packets of a ring would wake the worker one by one, because nothing gathers them.
+            Moderation::Interrupt
+            | Moderation::Napi
+            | Moderation::Adaptive(Goal::Cpu { .. })
+            | Moderation::Busy
+                if self.gathers =>
+            {
+                return None;
             }
-            _ => Some(Duration::from_micros(GAP_MAX_USECS.into())),
-        }
+            Moderation::Interrupt
+            | Moderation::Napi
+            | Moderation::Adaptive(Goal::Cpu { .. })
+            | Moderation::Busy
+            | Moderation::Dim => GAP_MAX_USECS,
+            Moderation::Fixed { usecs, .. } => usecs,
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => p99_usecs,
+        };
+        Some(Duration::from_micros(usecs.into()))
     }
 
     /// Returns the time for which packets that wait for their time to be sent may gather: no longer than the mode

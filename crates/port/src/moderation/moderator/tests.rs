@@ -503,6 +503,19 @@ fn each_plain_mode_does_what_it_says() {
 }
 
 #[test]
+fn quiet_queue_is_armed_in_a_mode_that_has_no_longest_delay_of_its_own() {
+    for gathers in [true, false] {
+        let patience = |mode: &str| Moderator::new(mode.parse().unwrap(), gathers).patience();
+        for mode in ["interrupt", "napi", "busy", "adaptive:cpu=1%", "adaptive:cpu=100%"] {
+            let expected = (!gathers).then_some(us(250));
+            assert_eq!(patience(mode), expected, "{mode}, gathers: {gathers}");
+        }
+        let times = ["fixed:usecs=70", "dim", "adaptive:latency=1ms"].map(patience);
+        assert_eq!(times, [us(70), us(250), us(1000)].map(Some), "gathers: {gathers}");
+    }
+}
+
+#[test]
 fn a_change_of_mode_takes_effect_at_the_next_decision() {
     let mut m = Moderator::new(Moderation::default(), true);
     let now = Instant::now();
