@@ -272,6 +272,8 @@ fn too_small(frames: u64, holders: &Holders) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use linerate_skb::Moved;
+
     use super::*;
     use crate::plan::Rings;
     use crate::ports;
@@ -284,8 +286,8 @@ mod tests {
         let trust = Trust::Private;
         let (name, workers) = (format!("port {worker}"), vec![worker]);
         let pool = 0;
-        let (queues, qdisc_packets, kept) = (1, 0, false);
-        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
+        let (queues, qdisc, kept) = (1, Moved::default(), false);
+        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc, kept }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {

@@ -3,7 +3,7 @@
 
 use linerate_port::{Code, Error, Result};
 use linerate_skb::knob::HOT_LIST;
-use linerate_skb::{Holders, Trust};
+use linerate_skb::{Holders, Moved, Trust};
 
 use crate::ports::{Named, Planned};
 use crate::steer::Fan;
@@ -185,8 +185,9 @@ pub(crate) struct Demand {
     /// The number of the port's pool.
     pub pool: usize,
     pub rings: Rings,
-    /// Packets that the port's discipline holds.
-    pub qdisc_packets: usize,
+    /// Most packets and bytes that the discipline of each of the port's queues holds; no packets
+    /// without a discipline.
+    pub qdisc: Moved,
     /// True if the program serves the port, and no worker does.
     pub kept: bool,
 }
@@ -253,10 +254,10 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
         };
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
         let workers = workers.clone();
-        let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
+        let qdisc = port.qdisc.map_or(Moved::default(), |qdisc| qdisc.most());
         let (trust, pool, kept) = (needs.trust, pools[i], workers.is_empty());
         let queues = needs.queues.max(1);
-        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
+        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc, kept }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -265,6 +266,14 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
 /// considered, because all of them may be in use.
 pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
+}
+
+/// Returns the frames that a queue of up to `most` needs, whose packets have up to `longest` frames
+/// each. A packet of `n` bytes that a driver of ours filled has at most `n / data_room + 1` frames, since
+/// all but its last one are full; so a limit of bytes also limits the frames.
+fn frames_of_queue(most: Moved, longest: u64, data_room: usize) -> u64 {
+    let (packets, full) = (most.packets as u64, most.bytes / data_room as u64);
+    packets.saturating_add(full).min(packets * longest)
 }
 
 /// Returns the holders of the `pool`'s frames, except threads that drop packets; `hot_lists` has
@@ -282,6 +291,10 @@ pub(crate) fn holders(
     let its = demands.iter().filter(|demand| demand.pool == pool);
     let longest = its.map(|d| d.packet_max_bytes).max().unwrap_or(0);
     let longest = frames_per_packet(longest, data_room);
+    // A peer that fills frames decides how full they are.
+    let is_filled_by_peer =
+        |demand: &Demand| demand.pool == pool && demand.trust == Trust::Exported;
+    let by_peer = demands.iter().any(is_filled_by_peer);
     let mut holders = Holders::new();
     for (worker, hot_list_len) in hot_lists.iter().enumerate() {
         let Some(hot_list_len) = *hot_list_len else { continue };
@@ -301,13 +314,18 @@ pub(crate) fn holders(
         } else if queues == 0 {
             continue;
         } else {
-            let after_qdisc = if demand.qdisc_packets > 0 { AFTER_QDISC } else { 0 };
+            let after_qdisc = if demand.qdisc.packets > 0 { AFTER_QDISC } else { 0 };
             let backlogs = (queues * sizes.backlog.max(after_qdisc)) as u64;
             holders.add(format!("{} backlog", demand.name), backlogs * longest);
         }
-        if demand.qdisc_packets > 0 {
-            let packets = (queues * demand.qdisc_packets) as u64;
-            holders.add(format!("{} qdisc", demand.name), packets * longest);
+        if demand.qdisc.packets > 0 {
+            // A discipline that takes a packet before it drops another one has it from the worker's
+            // batch, which is counted above.
+            let frames = match by_peer {
+                true => demand.qdisc.packets as u64 * longest,
+                false => frames_of_queue(demand.qdisc, longest, data_room),
+            };
+            holders.add(format!("{} qdisc", demand.name), queues as u64 * frames);
         }
         if demand.pool != pool {
             continue;
@@ -432,6 +450,38 @@ mod tests {
             let expected = format!("a backlog {backlog} + b backlog {after} + b qdisc 10");
             assert!(h.contains(&expected), "{h}");
         }
+    }
+
+    #[test]
+    fn a_discipline_has_frames_for_its_bytes_and_not_for_a_superframe_in_each_packet() {
+        let sizes = Sizes { budget: 64, backlog: 256, tx_batch: TxBatch::Auto };
+        for (qdisc, frames) in [
+            // A superframe of 65,550 bytes has 37 frames.
+            ("fq_codel", 10_240 + (32 << 20) / 1792),
+            ("fifo,limit=10", 10 * 37),
+            ("fifo,limit=10,limit_bytes=1G", 10 * 37),
+            // A whole frame for each packet's end, whatever the others are.
+            ("fifo,limit=10,limit_bytes=1792", 10 + 1),
+            ("fifo,limit=10,limit_bytes=1791", 10),
+            ("pfifo_fast,limit=100,limit_bytes=17920", 3 * (100 + 10)),
+        ] {
+            let text = format!("b=packet:lo,shape=18Mbit,qdisc={qdisc}");
+            let ports = ports::plan(named(&["a=packet:lo", &text]), &[(0, 1)]).unwrap();
+            let demands = demands(&ports, &[0; 2], &[vec![0], vec![0]]);
+            let h = holders(&demands, 0, sizes, &[Some(1024)], 1792).to_string();
+            assert!(h.contains(&format!(" + b qdisc {frames} = ")), "{qdisc}: {h}");
+        }
+    }
+
+    #[test]
+    fn frames_that_a_peer_fills_may_have_a_byte_each() {
+        let sizes = Sizes { budget: 64, backlog: 256, tx_batch: TxBatch::Auto };
+        let texts = ["a=packet:lo", "b=packet:lo,shape=18Mbit,qdisc=fq_codel"];
+        let ports = ports::plan(named(&texts), &[(0, 1)]).unwrap();
+        let mut demands = demands(&ports, &[0; 2], &[vec![0], vec![0]]);
+        demands[0].trust = Trust::Exported;
+        let h = holders(&demands, 0, sizes, &[Some(1024)], 1792).to_string();
+        assert!(h.contains(&format!(" + b qdisc {} = ", 10_240 * 37)), "{h}");
     }
 
     #[test]

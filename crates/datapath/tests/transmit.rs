@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, EngineBuilder, Running, Setting, TxBatch};
 use linerate_port::QueueOps;
+use linerate_port::pcap::{self, Frame};
 use linerate_port::wrap::fault::{Fault, Faulty, Plan};
 use linerate_skb::{Batch, DropReason};
 
@@ -185,6 +186,32 @@ fn discipline_takes_what_a_full_port_would_refuse_and_the_pool_has_frames_for_it
     assert_eq!(qdisc.taken.packets, 5000, "{ledger}");
     assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0 && ledger.starved == 0, "{ledger}");
     assert_eq!(ledger.difference(), 0, "{ledger}");
+}
+
+/// Fills a queue to both limits at once, with packets that need a second frame for one byte: no other packets
+/// need more frames. The engine's other holders are short, so that their frames are too few to help out.
+#[test]
+fn queue_that_is_full_of_packets_and_of_bytes_finds_frames_for_all_of_them() {
+    let path = std::env::temp_dir().join(format!("linerate-full-{}.pcapng", std::process::id()));
+    pcap::write_all(&path, &vec![Frame { stamp_ns: 0, bytes: vec![7; 1793] }; 6000]).unwrap();
+    let limit = format!("limit=5000,limit_bytes={}", 5000 * 1793);
+    let engine = Engine::builder()
+        .budget(4)
+        .backlog(4)
+        .hot_list_len(64)
+        .port("file", &format!("pcap:{}", path.display()))
+        .port("sink", &format!("null:,qdisc=fq_codel,shape=1Mbit,{limit}"));
+    let engine = engine.wire("file", "sink").build().unwrap();
+    let held = engine.holders().iter().find(|holder| holder.name == "sink qdisc").unwrap();
+    assert_eq!(held.frames, 5000 + 5000 * 1793 / 1792);
+    let running = engine.start().unwrap();
+    eventually(|| running.stats().ports()[0].counts.rx_packets == 6000);
+    let stopped = running.stop(Duration::ZERO);
+    std::fs::remove_file(&path).unwrap();
+    let (ledger, qdisc) = (&stopped.ledger, stopped.ports[1].qdisc.unwrap());
+    assert_eq!(qdisc.taken.packets, 6000, "{ledger}");
+    assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0, "the queue was full: {ledger}");
+    assert_eq!((ledger.starved, ledger.difference()), (0, 0), "{ledger}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use linerate_port::{Error, Result, Spec, units};
+use linerate_skb::Moved;
 
 use super::fq_codel::{FqCodelConfig, QUANTUM_MIN};
 use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS};
@@ -88,14 +89,17 @@ impl Setup {
         self.shape.is_some()
     }
 
-    /// Returns the most packets that the discipline may hold, for which the pool needs frames.
+    /// Returns the most packets and bytes that the discipline may hold, for which the pool needs frames; `u64::MAX`
+    /// bytes without a limit of bytes.
     #[must_use]
-    pub fn packets(&self) -> usize {
-        match self.kind {
-            Kind::Fifo(limit) => limit.packets,
-            Kind::PfifoFast(limit) => 3 * limit.packets,
-            Kind::FqCodel(config) => config.limit.packets,
-        }
+    pub fn most(&self) -> Moved {
+        let (limit, queues) = match self.kind {
+            Kind::Fifo(limit) => (limit, 1),
+            // Each band has the limit.
+            Kind::PfifoFast(limit) => (limit, 3),
+            Kind::FqCodel(config) => (config.limit, 1),
+        };
+        Moved { packets: queues * limit.packets, bytes: limit.bytes.saturating_mul(queues as u64) }
     }
 }
 
@@ -226,7 +230,11 @@ mod tests {
             show("shape=10Mbit,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
         assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
         assert_eq!(setup("size=64").unwrap(), None);
-        assert_eq!(setup("qdisc=pfifo_fast").unwrap().unwrap().packets(), 3000);
+        let most = |options| setup(options).unwrap().unwrap().most();
+        assert_eq!(most("qdisc=pfifo_fast"), Moved { packets: 3000, bytes: u64::MAX });
+        let bands = most("qdisc=pfifo_fast,limit=10,limit_bytes=500");
+        assert_eq!(bands, Moved { packets: 30, bytes: 1500 });
+        assert_eq!(most("qdisc=fq_codel"), Moved { packets: 10_240, bytes: 32 << 20 });
     }
 
     #[test]
