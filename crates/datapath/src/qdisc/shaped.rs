@@ -17,6 +17,10 @@ const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 
 /// A port with a discipline. Dropping the pair drops the waiting packets as `stopped`.
 ///
+/// The loop waits on the shaped port, too, because its driver offers packets again that the kernel did not send. It
+/// comes first: [`wait_any`](linerate_port::wait_any) looks only at the ports up to one that has packets. The port is
+/// opened with `write`, or its received packets would end each wait, because the loop does not take them.
+///
 /// ```no_run
 /// use std::time::Instant;
 /// use linerate_datapath::qdisc::{FlowTbf, Key, Shaped};
@@ -27,10 +31,11 @@ const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 /// let mut lan = Port::open("xdp:lan0")?;
 /// // 10 Mbit/s a source, bursts of 64 KiB, up to 100,000 sources.
 /// let limit = FlowTbf::new(Key::SrcIp, 10_000_000, 65_536, 100_000);
-/// let mut wan = Shaped::new(Port::open("xdp:wan0")?, limit);
+/// let mut wan = Shaped::new(Port::open("xdp:wan0,write")?, limit);
 /// let mut batch = Batch::with_capacity(64);
 /// loop {
-///     wait_any(&mut [&mut lan], wan.timeout(Instant::now()))?;
+///     let time = wan.timeout(Instant::now());
+///     wait_any(&mut [wan.port(), &mut lan], time)?;
 ///     lan.rx(&mut batch);
 ///     wan.xmit(&mut batch, Instant::now());
 /// }
@@ -96,6 +101,8 @@ impl<Q: Qdisc> Shaped<Q> {
     }
 
     /// Returns the time until [`Shaped::xmit`] has something to send; `None` while no packet waits.
+    ///
+    /// Packets that the driver has accepted do not count: wait on [`Shaped::port`] as well.
     #[must_use]
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         if !self.waiting.fifo.is_empty() || self.port.waiting() > 0 {
@@ -110,7 +117,7 @@ impl<Q: Qdisc> Shaped<Q> {
         self.waiting.qdisc.counts()
     }
 
-    /// Returns the port, to receive from it.
+    /// Returns the port, to receive from it and to wait on it.
     pub fn port(&mut self) -> &mut Port {
         &mut self.port
     }
