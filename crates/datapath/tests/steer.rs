@@ -379,6 +379,73 @@ fn a_device_of_one_queue_is_divided_among_workers_and_both_ways_of_a_flow_meet()
     println!("{} packets, {} moves: {}", passed.load(Ordering::Relaxed), moves(), stopped.ledger);
 }
 
+/// A stage that drops every packet that the western device delivers while the gate is closed.
+struct Gate {
+    west: Option<PortId>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Stage for Gate {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        if self.west == Some(turn.port()) && self.is_closed.load(Ordering::Relaxed) {
+            batch.retain(|_| Err(linerate_skb::DropReason::UNWANTED));
+        }
+    }
+}
+
+#[test]
+fn under_overload_no_flow_moves_until_the_waiting_packets_have_left() {
+    let (builder, [west, _]) = divided_between(["talk:1,most=16", "talk:2,most=1"], 64, 16);
+    let is_closed = Arc::<AtomicBool>::default();
+    let gate = {
+        let is_closed = is_closed.clone();
+        move |cx: &mut StageContext<'_>| Gate {
+            west: cx.find("west"),
+            is_closed: is_closed.clone(),
+        }
+    };
+    let engine = builder.stage(gate).build().unwrap();
+    let stats = engine.stats();
+    let mut workers = engine.into_workers();
+    // In a round the western device can bring 64 packets, half of them to worker 2, which takes 16.
+    let mut rounds = |count: usize| {
+        for _ in 0..count {
+            for (worker, times) in workers.iter_mut().zip([4, 4, 1, 4]) {
+                turn(worker, times);
+            }
+        }
+    };
+    rounds(200);
+    west.give(0..256, 1).unwrap();
+    rounds(200);
+    assert_eq!((west.moved(), west.waiting()), (0, 128), "moves, and buckets that wait");
+    // At most 256 packets of the backlog and 64 of the ring wait, for a worker that takes 16 a round.
+    is_closed.store(true, Ordering::Relaxed);
+    rounds(100);
+    is_closed.store(false, Ordering::Relaxed);
+    rounds(50);
+    // Half of the flows began at output 0, in buckets of their own.
+    let (moved, waiting) = (west.moved(), west.waiting());
+    assert!(moved >= FLOWS as u64 / 4, "{moved} moved, {waiting} wait");
+    drop(workers);
+    assert!(stats.ledger().balanced(), "{}", stats.ledger());
+}
+
+#[test]
+fn a_division_ordered_before_the_engine_is_built_needs_no_move() {
+    let (builder, [west, _]) = divided(64, 16);
+    west.give(0..256, 1).unwrap();
+    let engine = builder.build().unwrap();
+    let stats = engine.stats();
+    for mut worker in engine.into_workers() {
+        turn(&mut worker, 3);
+    }
+    let ports = stats.ports();
+    let sent = |name: &str| ports.iter().find(|p| p.name == name).unwrap().counts.tx_packets;
+    assert!(sent("w1") == 0 && sent("w2") > 0, "{} and {}", sent("w1"), sent("w2"));
+    assert_eq!((west.moved(), west.waiting()), (0, 0));
+}
+
 /// Ends a worker as a panic in one of its stages does: with packets in the rings to it and out of it.
 #[test]
 fn flows_leave_a_worker_that_has_ended_and_stay_in_order() {

@@ -124,6 +124,10 @@ impl Steering {
     /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its packets have left its
     /// present output; a bucket whose packets never pause long enough does not move.
     ///
+    /// Under overload no bucket that has packets moves: while packets wait for room in the device's worker after every
+    /// turn, it does not know which have left. Order the buckets before the engine is built, which moves none; or under
+    /// a lower load; or interrupt the packets until those that wait have left (docs/placement.md).
+    ///
     /// This keeps flows in order over rings between workers. Packets that lie unread in a ring that
     /// the program [keeps](crate::EngineBuilder::keep) are not waited for, so a move can reorder a
     /// flow there, unless the program's thread has read them before. Flows move away from a worker that has ended, too.
