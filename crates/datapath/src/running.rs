@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Health, Result};
 use linerate_skb::{Ledger, PoolStats};
 
@@ -22,6 +23,9 @@ use crate::worker_slot::{Phase, WorkerSlot};
 /// Longest time for a halted worker to return from a device's call, and to close its devices.
 /// It is much longer than [`CLOSE_MAX`], because parts of a close have no deadline.
 const GRACE: Duration = Duration::from_secs(3);
+/// Longest wait for a thread of the program, such as one that serves a kept port, that was interrupted between two
+/// counts, which looks as if packets were lost.
+const COUNTS: Duration = Duration::from_millis(100);
 const _: () = assert!(
     CLOSE_MAX.as_millis() + 1000 < GRACE.as_millis(),
     "a halt must outlast the close of devices"
@@ -142,7 +146,8 @@ impl Running {
     /// worker has failed, the others still send theirs.
     ///
     /// In this time it also waits for devices and wrappers to send the packets that they were
-    /// given.
+    /// given. If the ledger does not balance afterwards, it is read again for up to 100 ms, because a thread of the
+    /// program may have been interrupted between two counts.
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool_stats().memory_bytes();
         self.all(Phase::Drain);
@@ -150,7 +155,8 @@ impl Running {
         let _ = self.notice.wait(after(timeout), drained);
         let pool = self.stats.pool_stats();
         let failed = self.halt();
-        let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
+        let ledger = look_until(COUNTS, || self.stats.ledger(), Ledger::balanced);
+        let ports = self.stats.ports();
         let workers = self.stats.workers();
         Stopped { ledger, ports, workers, pool, memory_bytes, failed }
     }
@@ -326,7 +332,37 @@ fn port_failure(ports: &[PortStats]) -> Option<Error> {
     Some(Error::new(e.code, format!("port '{port}': {}", e.what), &*e.why).fix(&*e.fix))
 }
 
+/// Looks each millisecond until `is_final` accepts what it sees, but no longer than `time`; returns the last look.
+fn look_until<T>(time: Duration, look: impl Fn() -> T, is_final: impl Fn(&T) -> bool) -> T {
+    let until = Instant::now() + time;
+    loop {
+        let seen = look();
+        if is_final(&seen) || Instant::now() >= until {
+            return seen;
+        }
+        let _ = poll_readable(&[], Some(Duration::from_millis(1)));
+    }
+}
+
 /// Returns the moment `timeout` from now; `None` if the clock cannot represent it.
 pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn ledger_that_balances_later_is_waited_for_and_one_that_never_does_is_returned() {
+        let looks = Cell::new(0);
+        let look = || looks.replace(looks.get() + 1);
+        assert_eq!(look_until(Duration::from_secs(60), look, |n| *n == 3), 3);
+        let start = Instant::now();
+        let last = look_until(Duration::from_millis(5), look, |_| false);
+        assert!(start.elapsed() >= Duration::from_millis(5));
+        assert_eq!(last + 1, looks.get());
+    }
 }
