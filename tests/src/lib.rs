@@ -26,6 +26,7 @@ pub mod command;
 pub mod idle;
 pub mod netns;
 pub mod process;
+pub mod sampling;
 pub mod scenario;
 pub mod setting;
 pub mod topology;
@@ -70,17 +71,6 @@ const NO_PORT: [&str; 4] = [
     "TUNSETIFF: ",
     "packets longer than a frame need Linux 6.6",
 ];
-/// The words of the reason where `linerate profile record` cannot sample: the kernel refuses events, perf is missing, or
-/// perf opens no event.
-const NO_SAMPLES: [&str; 5] = [
-    "perf_event_open: Operation not permitted",
-    "perf_event_open: Permission denied",
-    "perf_event_open: Function not implemented",
-    "needs perf, which does not run here",
-    "and no data; see its messages",
-];
-/// The words of the reason where this user may not lock the rings of events.
-const LIMIT_OF_RINGS: &str = "kernel.perf_event_mlock_kb";
 
 /// Returns true if the reason of an `E-PERM` or `E-UNSUPPORTED` is that the kernel refuses a port.
 fn is_port_refused(why: &str) -> bool {
@@ -120,8 +110,10 @@ pub fn available<T>(opened: linerate::Result<T>) -> Result<T, String> {
 pub fn possible(done: Finished) -> Result<Finished, String> {
     let said = done.stderr.as_str();
     let is_reason = match done.code() {
-        UNSUPPORTED => is_port_refused(said) || NO_SAMPLES.iter().any(|words| said.contains(words)),
-        _ if said.contains("error[E-MEMORY]") => is_limited(said) || said.contains(LIMIT_OF_RINGS),
+        UNSUPPORTED => is_port_refused(said) || sampling::is_refused(said),
+        _ if said.contains("error[E-MEMORY]") => {
+            is_limited(said) || sampling::is_limit_of_rings(said)
+        }
         _ => false,
     };
     if !is_reason {
@@ -191,9 +183,10 @@ mod tests {
         let perf = |errno: &str| ended(5, &format!("error: x\n  why: perf_event_open: {errno}\n"));
         assert!(perf("Permission denied (os error 13)").is_err());
         assert_eq!(perf("Invalid argument (os error 22)"), Ok(5));
-        for why in
-            ["RLIMIT_MEMLOCK lets this user lock 9 KiB", "what is kernel.perf_event_mlock_kb"]
-        {
+        for why in [
+            "RLIMIT_MEMLOCK lets this user lock 9 KiB",
+            "kernel.perf_event_mlock_kb, and RLIMIT_MEMLOCK of this process",
+        ] {
             assert!(ended(1, &format!("error[E-MEMORY]: x\n  why: {why}\n")).is_err(), "{why}");
         }
         for other in ["", "error[E-MEMORY]: x\n  why: a reason\n", "error[E-SYSTEM]: x\n"] {

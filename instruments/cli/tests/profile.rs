@@ -4,6 +4,8 @@
 mod command;
 #[path = "../../../crates/cli/tests/folder/mod.rs"]
 mod folder;
+#[path = "../../../tests/src/sampling.rs"]
+mod sampling;
 #[path = "profile/watch.rs"]
 mod watch;
 
@@ -68,31 +70,16 @@ fn record_work(words: &str) -> Option<Ended> {
     record(words, &[&[linerate.to_str()?], &work[..]].concat())
 }
 
-/// The words of the reason where nothing can be sampled: the kernel refuses events, perf is missing, or perf opens no
-/// event.
-const NO_SAMPLES: [&str; 5] = [
-    "perf_event_open: Operation not permitted",
-    "perf_event_open: Permission denied",
-    "perf_event_open: Function not implemented",
-    "needs perf, which does not run here",
-    "and no data; see its messages",
-];
-
 /// Returns the ended command; prints the reason and returns `None` if the kernel does not allow
 /// sampling, or this user to lock memory for the rings.
 fn possible(ended: Ended) -> Option<Ended> {
     let said = format!("{}{}", ended.out, ended.err);
-    let is_refused = ended.exit == Some(5) && NO_SAMPLES.iter().any(|words| said.contains(words));
-    if is_refused || is_limit_of_rings(&said) {
+    let is_refused = ended.exit == Some(5) && sampling::is_refused(&said);
+    if is_refused || sampling::is_limit_of_rings(&said) {
         eprintln!("skipped: {said}");
         return None;
     }
     Some(ended)
-}
-
-/// Returns true for the error of a ring that exceeds what this user may lock, as text or JSON.
-fn is_limit_of_rings(said: &str) -> bool {
-    ["E-MEMORY", "RLIMIT_MEMLOCK", "kernel.perf_event_mlock_kb"].iter().all(|it| said.contains(it))
 }
 
 /// Asserts that a command is refused with the same error in text and in JSON.
@@ -420,7 +407,10 @@ fn a_ring_that_exceeds_what_the_user_may_lock_is_refused_with_both_limits() {
         Err(e) => return eprintln!("skipped: setpriv: {e}"),
     };
     assert_eq!(told.exit, Some(1), "{told:?}");
-    assert!(is_limit_of_rings(&told.err) && told.err.contains("this process, 0 KiB"), "{told:?}");
+    assert!(
+        sampling::is_limit_of_rings(&told.err) && told.err.contains("this process, 0 KiB"),
+        "{told:?}"
+    );
     assert!(!Path::new(&file).exists(), "{told:?}");
 }
 
