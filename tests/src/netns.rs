@@ -8,6 +8,8 @@
 //! programs are killed when it ends (see [`process`](crate::process)).
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -142,6 +144,53 @@ impl Netns {
         text.lines().skip(1).filter(bound).count()
     }
 
+    /// Gives interface `name` the address `address`, without duplicate address detection; IPv6 is off
+    /// on it until then.
+    ///
+    /// # Errors
+    /// The reason to skip: there is no IPv6, or settings are read-only.
+    ///
+    /// # Panics
+    /// If it fails for any other reason.
+    pub fn add_ipv6(&self, name: &str, address: Ipv6Addr) -> Result<(), String> {
+        if let Err(e) = self.run(|| UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))) {
+            assert_eq!(e.raw_os_error(), Some(libc::EAFNOSUPPORT), "no reason to skip: {e}");
+            return Err(format!("no IPv6: {e}"));
+        }
+        self.set(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+        self.ip(&format!("-6 addr add {address}/64 dev {name} nodad"));
+        Ok(())
+    }
+
+    /// Sets the namespace's setting at `path` below `/proc/sys`.
+    ///
+    /// # Errors
+    /// The reason to skip, if settings are read-only, as in a container.
+    ///
+    /// # Panics
+    /// If it fails for any other reason.
+    pub fn set(&self, path: &str, value: &str) -> Result<(), String> {
+        let path = format!("/proc/sys/{path}");
+        match self.run(|| fs::write(&path, value)) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem => Err(format!("{path}: {e}")),
+            Err(e) => panic!("this is no reason to skip: {path}: {e}"),
+        }
+    }
+
+    /// Returns a count of the kernel for the namespace, by the name that nstat(8) gives it:
+    /// `TcpInCsumErrors`, `IpExtInCEPkts`, `Ip6InReceives`.
+    ///
+    /// # Panics
+    /// If the kernel has no such count.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        let text = self.read("net/snmp") + &self.read("net/netstat");
+        let found = count_of_pair(&text, name);
+        let found = found.or_else(|| count_of_line(&self.read("net/snmp6"), name));
+        found.unwrap_or_else(|| panic!("the kernel has no count {name}"))
+    }
+
     /// Reads a file below `/proc/thread-self` in the namespace.
     fn read(&self, path: &str) -> String {
         self.run(|| fs::read_to_string(format!("/proc/thread-self/{path}"))).expect("procfs")
@@ -173,7 +222,42 @@ fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
     }
 }
 
+/// Returns a count in `text`, in which a line of names stands above a line of numbers, both behind the
+/// name of a protocol.
+fn count_of_pair(text: &str, name: &str) -> Option<u64> {
+    text.lines().zip(text.lines().skip(1)).find_map(|(names, numbers)| {
+        let (protocol, names) = names.split_once(": ")?;
+        let name = name.strip_prefix(protocol)?;
+        let i = names.split_whitespace().position(|other| other == name)?;
+        numbers.strip_prefix(protocol)?.split_whitespace().nth(1 + i)?.parse().ok()
+    })
+}
+
+/// Returns a count in `text`, in which each line is a name and a number.
+fn count_of_line(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn enter(fd: &OwnedFd) {
     move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))
         .expect("the maker of a namespace may enter it");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_found_by_its_protocol_and_its_name() {
+        let text = "Ip: InReceives InHdrErrors\nIp: 5 6\nTcp: MaxConn InErrs\nTcp: -1 7\n\
+                    IpExt: InReceives InCEPkts\nIpExt: 8 9\n";
+        let count = |name| count_of_pair(text, name);
+        assert_eq!([count("IpInHdrErrors"), count("TcpInErrs")], [Some(6), Some(7)]);
+        assert_eq!([count("IpInReceives"), count("IpExtInReceives")], [Some(5), Some(8)]);
+        assert_eq!([count("IpExtInCEPkts"), count("IpInCEPkts")], [Some(9), None]);
+        let text = "Ip6InReceives   \t3\nIp6InHdrErrors  \t4\n";
+        let counts = ["Ip6InHdrErrors", "Ip6In"].map(|name| count_of_line(text, name));
+        assert_eq!(counts, [Some(4), None]);
+    }
 }

@@ -10,6 +10,7 @@
 
 use std::net::Ipv4Addr;
 
+use crate::available;
 use crate::command::Forward;
 use crate::netns::Netns;
 use crate::traffic;
@@ -79,6 +80,35 @@ impl Hosts {
         self.wait_for_packet_port("e0");
         self.wait_until_joined();
         forward
+    }
+
+    /// Starts `linerate forward WEST EAST` in the middle, and waits until packets pass. Each end is a
+    /// port by `packet` or `xdp` on `w0` and `e0`, or a tap, which a bridge joins to that interface.
+    ///
+    /// # Errors
+    /// The reason to skip, if a port cannot be opened.
+    ///
+    /// # Panics
+    /// If no packet passes within [`SOON`].
+    pub fn join(&self, west: &str, east: &str) -> Result<Forward, String> {
+        for port in [west, east] {
+            // A port that is opened without an engine has no discipline.
+            let plain = port.split(',').next().unwrap_or(port);
+            available(self.middle.run(|| linerate::Port::open(plain).map(drop)))?;
+        }
+        let forward = Forward::start(&self.middle, &[west, east]);
+        for (port, end) in [(west, "w0"), (east, "e0")] {
+            if let Some(tap) = port.strip_prefix("tap:") {
+                self.bridge(tap, end);
+            } else if port.starts_with("packet:") {
+                self.wait_for_packet_port(end);
+            } else {
+                let show = format!("link show dev {end}");
+                until_true("an XDP program", SOON, || self.middle.ip(&show).contains("prog/xdp"));
+            }
+        }
+        self.wait_until_joined();
+        Ok(forward)
     }
 
     /// Waits until a packet port has been opened on interface `name` in the middle.

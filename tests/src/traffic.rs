@@ -32,7 +32,8 @@ pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
 ///
 /// # Panics
 /// If a byte differs, is missing or is too much; if it takes more than three minutes.
-pub fn transfer(from: &Netns, to: &Netns, address: Ipv4Addr, len: usize) {
+pub fn transfer(from: &Netns, to: &Netns, address: impl Into<IpAddr>, len: usize) {
+    let address: IpAddr = address.into();
     let listener = to.run(|| TcpListener::bind((address, 0))).expect("a free port");
     let there = listener.local_addr().expect("it is bound");
     let receiver = to.spawn(move || {
