@@ -1,12 +1,10 @@
 //! The steps of `cargo xtask check`, sorted so that the fastest to fail run first; and the
 //! campaigns, which are separate because they take long or need another compiler.
 
-mod rounds;
-
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -17,26 +15,12 @@ use crate::{
     shipped, skipped, tidy,
 };
 
-pub use rounds::run;
-
 /// A check.
 pub struct Step {
     /// The step's name on the command line.
     pub name: &'static str,
     about: &'static str,
-    needs: Needs,
     act: fn(&Path) -> Result<Done>,
-}
-
-/// A need of a step, which decides beside which others it runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    /// The tree, and the folder in which cargo builds; cargo runs one command at a time there.
-    Tree,
-    /// A folder of its own.
-    OwnFolder,
-    /// The whole machine, because it judges times, or traffic that must keep up.
-    Machine,
 }
 
 /// A long run that is started by hand.
@@ -85,98 +69,53 @@ impl From<String> for Done {
     }
 }
 
-/// All steps of `cargo xtask check`. Those that need the whole machine are last.
-pub const STEPS: [Step; 16] = [
-    Step { name: "fmt", about: "rustfmt has nothing to change", needs: Needs::Tree, act: fmt },
-    Step {
-        name: "tidy",
-        about: "the rules of the tree that no compiler knows",
-        needs: Needs::Tree,
-        act: tidy_step,
-    },
+/// All steps of `cargo xtask check`.
+pub const STEPS: [Step; 14] = [
+    Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
+    Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
     Step {
         name: "commits",
         about: "changes say what they are of, and hold nothing unrelated",
-        needs: Needs::Tree,
         act: commits::run,
     },
     Step {
         name: "packages",
         about: "how many foreign packages linerate brings in",
-        needs: Needs::Tree,
         act: |root| shipped::packages(root).map(Done::from),
     },
     Step {
         name: "deny",
         about: "licenses and sources of foreign packages (where cargo-deny is)",
-        needs: Needs::Tree,
         act: deny,
     },
-    Step {
-        name: "clippy",
-        about: "clippy on everything, warnings refused",
-        needs: Needs::Tree,
-        act: clippy,
-    },
+    Step { name: "clippy", about: "clippy on everything, warnings refused", act: clippy },
     Step {
         name: "doc",
         about: "rustdoc, warnings refused; docs/api.txt is the public API",
-        needs: Needs::Tree,
         act: doc,
-    },
-    Step {
-        name: "build",
-        about: "what the steps `test` and `forward` run is built",
-        needs: Needs::Tree,
-        act: build,
-    },
-    Step {
-        name: "guests",
-        about: "the kernels of step `kernels` are downloaded (where QEMU is)",
-        needs: Needs::OwnFolder,
-        act: qemu::prefetch,
     },
     Step {
         name: "msrv",
         about: "the libraries of the workspace's rust-version build with that Rust",
-        needs: Needs::OwnFolder,
         act: msrv::run,
     },
+    Step { name: "test", about: "every test, as the README says it", act: test },
+    Step { name: "forward", about: "the README's first command, three seconds", act: forward },
+    Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
     Step {
         name: "loom",
         about: "rings, depots and orders, every interleaving, bounded",
-        needs: Needs::OwnFolder,
         act: loom,
-    },
-    Step {
-        name: "nocc",
-        about: "what we ship builds without C tools",
-        needs: Needs::OwnFolder,
-        act: |root| nocc::run(root).map(Done::from),
-    },
-    Step {
-        name: "test",
-        about: "every test, as the README says it",
-        needs: Needs::Machine,
-        act: test,
-    },
-    Step {
-        name: "forward",
-        about: "the README's first command, three seconds",
-        needs: Needs::Machine,
-        act: forward,
-    },
-    Step {
-        name: "count",
-        about: "instructions a packet, against the ratchet",
-        needs: Needs::Machine,
-        act: count,
     },
     Step {
         name: "kernels",
         about: "AF_XDP and scenarios on two other kernels, emulated (where QEMU is)",
-        needs: Needs::Machine,
         act: qemu::step,
+    },
+    Step {
+        name: "nocc",
+        about: "what we ship builds without C tools",
+        act: |root| nocc::run(root).map(Done::from),
     },
 ];
 
@@ -290,6 +229,37 @@ fn usage(campaign: &Campaign, args: &[String]) -> Option<String> {
     Some(format!("{}\n\n  {}\n", line.trim_end(), campaign.about))
 }
 
+/// Runs each of `steps`, even after a failure, and returns whether all passed.
+pub fn run(root: &Path, steps: &[&Step]) -> Result<bool> {
+    let mut rows = Vec::new();
+    let mut skipped = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        let place = format!("[{}/{}] {:<8}", i + 1, steps.len(), step.name);
+        eprintln!("{place} ...");
+        let start = Instant::now();
+        let done = (step.act)(root);
+        let took = start.elapsed();
+        let (passed, note) = match done {
+            Ok(done) => {
+                skipped.extend(done.skipped);
+                (true, done.note)
+            }
+            Err(error) => (false, format!("{error:#}")),
+        };
+        let row = row(&place, passed, took, &note);
+        eprintln!("{row}");
+        rows.push((passed, row));
+    }
+    if steps.len() > 1 {
+        eprintln!();
+        rows.iter().for_each(|(_, row)| eprintln!("{row}"));
+    }
+    if !skipped.is_empty() || steps.iter().any(|step| step.name == "test") {
+        eprint!("{}", skipped::summary(&skipped));
+    }
+    Ok(rows.iter().all(|(passed, _)| *passed))
+}
+
 fn row(place: &str, passed: bool, took: Duration, note: &str) -> String {
     let verdict = if passed { "ok" } else { "FAILED" };
     let text = format!("{place} {verdict:<6} {:>6.1} s  {note}", took.as_secs_f64());
@@ -328,22 +298,6 @@ fn doc(root: &Path) -> Result<Done> {
         .env("RUSTDOCFLAGS", "-D warnings");
     cargo::quiet(&mut command)?;
     api::compare(root).map(Done::from)
-}
-
-/// Builds the programs of the steps that need the whole machine, while other steps run.
-fn build(root: &Path) -> Result<Done> {
-    let mut tests = cargo::cargo(root);
-    tests.args(words(README_COMMANDS[1])).args(["--locked", "--no-run"]);
-    cargo::quiet(tests.envs(test_environment(root)))?;
-    cargo::quiet(&mut first_command_built(root))?;
-    Ok(Done::default())
-}
-
-/// Returns the command that builds the program of the README's first command.
-fn first_command_built(root: &Path) -> Command {
-    let mut command = cargo::cargo(root);
-    command.args(["build", "--locked", "--release"]).envs(FAST);
-    command
 }
 
 fn test(root: &Path) -> Result<Done> {
@@ -434,7 +388,7 @@ pub const FAST: [(&str, &str); 4] = [
 ];
 
 fn forward(root: &Path) -> Result<Done> {
-    cargo::quiet(&mut first_command_built(root))?;
+    cargo::quiet(cargo::cargo(root).args(["build", "--locked", "--release"]).envs(FAST))?;
     // The command ends by itself after three seconds; with this limit, a command that does not end
     // is a failure.
     let mut command = cargo::cargo_within(root, "60s");
@@ -464,8 +418,6 @@ fn loom(root: &Path) -> Result<Done> {
     // Another cfg recompiles everything, so use a separate folder: other builds keep their compiled
     // crates.
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
-    // Optimising the crates again in each program, across crates, takes longer than it saves.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join("loom"));
     let output = cargo::quiet(&mut command)?;
     let models: Vec<usize> = output.lines().filter_map(passed).collect();

@@ -80,21 +80,8 @@ struct Ran {
     took: Duration,
 }
 
-/// Downloads the kernels of the guests, which takes time and little of the machine, so that step `kernels` has them.
-/// That step tries again what failed here, and says what it lacks.
-pub fn prefetch(root: &Path) -> Result<Done> {
-    if impossible().is_some() {
-        return Ok(Done::from("no guest can run here".to_owned()));
-    }
-    let target = std::path::absolute(cargo::target_dir(root))?;
-    let series: Vec<&Series> = SERIES.iter().collect();
-    let (kernels, lacking) = kernels(&kernel::cache(&target), &series)?;
-    let versions = kernels.into_iter().map(|kernel| kernel.version);
-    Ok(Done::from(versions.chain(lacking).collect::<Vec<_>>().join(", ")))
-}
-
 /// Runs the part of the campaign for every change, if the emulator is installed: tests that need a
-/// kernel of their own. They take a minute or two after the kernels are downloaded.
+/// kernel of their own. They take about four minutes after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
 }

@@ -1,7 +1,9 @@
 //! Tests of the script of the guest `batch` without a guest: a shell runs it as the guest does, except that a network
 //! namespace is a folder, that `/proc` is a folder of files in it, and that nothing is sent.
 
-use std::os::unix::fs::symlink;
+use std::fs::DirBuilder;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -73,8 +75,10 @@ const APPLIED: [&str; 13] = [
 
 /// Returns a folder with the files of the guest's kernel, and with [`TOOLS`].
 fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
+    // No other program can predict the name, and create the folder first.
+    let number = RandomState::new().build_hasher().finish();
+    let folder = std::env::temp_dir().join(format!("linerate-{name}-{number:x}"));
+    DirBuilder::new().mode(0o700).create(&folder).unwrap();
     for inner in ["bin", "proc/net", "proc/sys/net/core", "west", "east/proc/net"] {
         fs::create_dir_all(folder.join(inner)).unwrap();
     }
