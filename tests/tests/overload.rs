@@ -1,10 +1,11 @@
 //! A worker that gets ten times more packets than it can process keeps processing: excess packets are lost before any
-//! work is spent on them, a second wire is served, and orders are obeyed between two turns.
+//! work is spent on them, a second wire is served, and orders are obeyed between two turns. Flows of a device that is
+//! divided among workers move away from a worker that gets too much.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use linerate_datapath::{Engine, Moderation, Running, Stage, Turn};
+use linerate_datapath::{Engine, Moderation, Running, Stage, StageContext, Steering, Turn};
 use linerate_skb::Batch;
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_tests::netns::Netns;
@@ -109,4 +110,65 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     assert_eq!(second.counts.rx_missed, 0, "{stopped}");
     assert_eq!(sink.verified.unwrap().packets, SERVED, "{stopped}");
     assert!(flooded >= 0.95 * peak, "{peak} at the peak, {flooded} flooded");
+}
+
+/// A stage that makes its worker take at most `BUDGET` packets in a millisecond, if the worker has the port.
+struct Slow(bool);
+
+impl Stage for Slow {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {
+        if self.0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Each of two workers takes less than half of what comes; all flows are ordered to one and to the other in turn.
+#[test]
+fn flows_of_a_device_leave_an_overloaded_worker_in_order_and_none_of_their_packets_is_lost_inside()
+{
+    let hosts = or_skip!(Hosts::new());
+    let steering = ["in", "sink"].map(|port| {
+        let [first, second] = ["1", "2"].map(|number| format!("{port}{number}"));
+        Steering::new(port, &[&first, &second]).unwrap()
+    });
+    let running = hosts.middle.run(|| {
+        let mut builder =
+            Engine::builder().budget(BUDGET).port("in", "xdp:w0").port("sink", "sink:");
+        for name in ["in1", "in2", "sink1", "sink2"] {
+            let ring = format!("ring:{name},len=64");
+            builder = builder.port(name, &ring).port(&format!("far-{name}"), &ring);
+        }
+        for steering in &steering {
+            builder = builder.steer(steering);
+        }
+        let builder = builder.wire("far-in1", "far-sink1").wire("far-in2", "far-sink2");
+        let is_between = |cx: &mut StageContext<'_>| {
+            Slow(["far-in1", "far-in2"].iter().any(|name| cx.find(name).is_some()))
+        };
+        builder.stage(is_between).build().map(|engine| engine.start().unwrap())
+    });
+    let running = or_skip!(available(running));
+    let to = "to=10.7.0.2:7777,from=10.7.0.1,mac=02:00:00:00:00:09";
+    let sender = send(&hosts.west, &format!("rate=60kpps,size=200,flows=64,{to}"));
+    let [steering, _] = steering;
+    until_true("packets", LONG, || running.stats().ports()[1].counts.tx_packets > 1000);
+    for i in 0..10 {
+        let before = steering.moved();
+        steering.give(0..256, i % 2).unwrap();
+        // Of 64 flows, at least 16 are in different buckets.
+        until_true("flows move", LONG, || steering.moved() >= before + 16);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent = sender.stop(LONG);
+    std::thread::sleep(Duration::from_millis(200));
+    let stopped = running.stop(LONG);
+    sent.check().unwrap();
+    stopped.check().unwrap();
+    println!("{} moves, {:?} without reading: {stopped}", steering.moved(), steering.paused());
+    let (device, verified) = (&stopped.ports[0], stopped.ports[1].verified.unwrap());
+    assert!(device.counts.rx_missed > device.counts.rx_packets, "no overload: {stopped}");
+    assert_eq!((verified.duplicated, verified.reordered, verified.corrupted), (0, 0, 0));
+    assert_eq!(verified.packets, device.counts.rx_packets, "{stopped}");
+    assert_eq!(verified.packets + device.counts.rx_missed, sent.ports[1].counts.tx_packets);
 }

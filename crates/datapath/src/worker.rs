@@ -92,7 +92,8 @@ pub struct Worker {
     has_qdisc: bool,
     /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
-    /// The time at which to call the queues whose wrappers withhold packets and that are not polled.
+    /// The time at which to call the queues whose wrappers withhold packets and that are not polled, or to look whether
+    /// a pause of a divided device ends.
     pub(crate) withheld_due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
@@ -184,8 +185,8 @@ impl Worker {
         for napi in &mut self.napis {
             sent |= napi.xmit(now, &mut self.mems[napi.mem]);
         }
-        if let Some(clearing) = &self.clearing {
-            clearing.turned(&self.napis);
+        if let Some(clearing) = &mut self.clearing {
+            clearing.turned(&self.napis, now);
         }
         if self.has_qdisc {
             self.due = self.napis.iter_mut().filter_map(|napi| napi.due(now)).min();
@@ -245,8 +246,23 @@ impl Worker {
             return 0;
         }
         let room = napi.peer.map_or(0, |peer| self.napis[peer].room());
-        let rooms = napi.fan.iter().map(|output| self.napis[*output].room());
+        if napi.fan.is_empty() { room.min(self.budget) } else { self.admits_to_division(i, room) }
+    }
+
+    /// Returns the same of a device that is divided among several outputs: nothing in a pause.
+    #[inline(never)]
+    fn admits_to_division(&self, i: usize, room: usize) -> usize {
+        if self.is_paused(i) {
+            return 0;
+        }
+        let rooms = self.napis[i].fan.iter().map(|output| self.napis[*output].room());
         rooms.fold(room, usize::min).min(self.budget)
+    }
+
+    /// Returns true if queue `i` is not read so that flows can move to another output. A worker that drains reads on.
+    fn is_paused(&self, i: usize) -> bool {
+        let is_paused = |clearing: &Clearing| clearing.is_paused(i);
+        self.clearing.as_ref().is_some_and(is_paused) && self.slot.phase() == Phase::Run
     }
 
     /// Returns when to turn next, and publishes the devices' figures from time to time.
@@ -309,12 +325,13 @@ impl Worker {
 
     /// Makes the next turns call the queues whose wrappers withhold packets and that are not polled,
     /// and limits the sleep or the hold: no event says when such packets may leave. A queue is not
-    /// polled if packets are not read from it, if they have no room, or if the worker drains.
+    /// polled if packets are not read from it, if they have no room, or if the worker drains. No event
+    /// says when a pause ends, either.
     fn note_withheld(&mut self, now: Instant) {
         let mut withholds = false;
         for i in 0..self.napis.len() {
             let is_polled = self.admits(i) > 0;
-            withholds |= self.napis[i].note_withheld(is_polled);
+            withholds |= self.napis[i].note_withheld(is_polled) || self.is_paused(i);
         }
         self.withheld_due = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
         if let (Some(due), Rest::Hold { until, .. }) = (self.withheld_due, &mut self.rest) {

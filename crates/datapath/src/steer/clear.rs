@@ -2,7 +2,7 @@
 //! reads the pages of all of them.
 //!
 //! A worker is *clear* after a turn if no packet waits in it, or in the wrappers of its queues: all packets received so
-//! far have left it. After each such turn the worker copies the counters of its ring ends to its page. So a reader that
+//! far have left it. After each such turn the worker copies the received packets of its ring ends to its page. So a reader that
 //! finds that an end has received 1000 packets knows that the first 1000 packets of that ring have left the worker.
 //!
 //! [`Clear`] is the page, which other threads read. [`Clearing`] is the handle with which the worker writes it.
@@ -12,23 +12,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use linerate_port::QueueCounts;
 
+use super::pause::Pause;
 use crate::napi::Napi;
 
 /// The page of one worker. Only the worker writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Clear {
-    /// Number of turns after which the worker was clear.
-    times: AtomicU64,
     /// The counts of the worker's ring ends, in the order of its queues.
     ends: Box<[EndPage]>,
 }
 
-/// Packets that had passed one end of a ring, below its wrappers, when the worker was last clear.
+/// Packets that have passed one end of a ring, below its wrappers.
 #[derive(Debug, Default)]
 struct EndPage {
+    /// Packets that had been received when the worker was last clear.
     received: AtomicU64,
     sent: AtomicU64,
     /// Packets that the worker had given to the end, to send or to drop.
@@ -37,15 +38,7 @@ struct EndPage {
 
 impl Clear {
     pub fn new(ends: usize) -> Arc<Clear> {
-        Arc::new(Clear {
-            times: AtomicU64::new(0),
-            ends: (0..ends).map(|_| EndPage::default()).collect(),
-        })
-    }
-
-    /// Returns the number of turns after which the worker was clear.
-    pub fn times(&self) -> u64 {
-        self.times.load(Ordering::Acquire)
+        Arc::new(Clear { ends: (0..ends).map(|_| EndPage::default()).collect() })
     }
 
     /// Returns how many packets received by a ring's end have certainly left the worker; `u64::MAX` once the worker
@@ -54,12 +47,12 @@ impl Clear {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
 
-    /// Returns the number of packets that a ring's end had sent when the worker was last clear, or later.
+    /// Returns the number of packets that a ring's end had sent after the last turn.
     pub fn sent(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of packets that the worker had given to a ring's end when it was last clear. Only the worker
+    /// Returns the number of packets that the worker had given to a ring's end after the last turn. Only the worker
     /// reads it.
     pub fn given(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.given.load(Ordering::Relaxed))
@@ -81,24 +74,29 @@ pub(crate) struct Clearing {
     page: Arc<Clear>,
     /// The indices of the worker's queues that are ends of rings.
     ends: Vec<usize>,
+    /// The pauses of the divided devices that the worker serves.
+    pauses: Vec<Pause>,
 }
 
 impl Clearing {
-    pub fn new(page: Arc<Clear>, ends: Vec<usize>) -> Clearing {
-        Clearing { page, ends }
+    pub fn new(page: Arc<Clear>, ends: Vec<usize>, pauses: Vec<Pause>) -> Clearing {
+        Clearing { page, ends, pauses }
     }
 
-    /// Writes the page after a turn, if the worker is clear.
-    pub fn turned(&self, napis: &[Napi]) {
-        if napis.iter().any(|napi| napi.waiting() > 0 || napi.withheld() > 0) {
-            return;
-        }
+    /// Writes the page after a turn, and begins or ends pauses.
+    pub fn turned(&mut self, napis: &[Napi], now: Instant) {
         self.write_sent(napis);
-        for (page, at) in self.page.ends.iter().zip(&self.ends) {
-            page.received.store(counts(*at, napis).rx_packets, Ordering::Release);
+        if napis.iter().all(is_clear) {
+            for (page, at) in self.page.ends.iter().zip(&self.ends) {
+                page.received.store(counts(*at, napis).rx_packets, Ordering::Release);
+            }
         }
-        let times = self.page.times.load(Ordering::Relaxed);
-        self.page.times.store(times + 1, Ordering::Release);
+        self.pauses.iter_mut().for_each(|pause| pause.turned(napis, now));
+    }
+
+    /// Returns true if the device of queue `at` is in a pause, in which nothing is read from it.
+    pub fn is_paused(&self, at: usize) -> bool {
+        self.pauses.iter().any(|pause| pause.queue == at && pause.begun.is_some())
     }
 
     /// Writes that the worker is dropped: it receives nothing more, so no one waits for packets in the rings to
@@ -118,6 +116,11 @@ impl Clearing {
             page.given.store(napis.get(*at).map_or(0, Napi::given), Ordering::Relaxed);
         }
     }
+}
+
+/// Returns true if no packet waits in a queue or its wrappers.
+pub(crate) fn is_clear(napi: &Napi) -> bool {
+    napi.waiting() == 0 && napi.withheld() == 0
 }
 
 /// Returns the counts of the packets in the ring of queue `at`.

@@ -30,10 +30,10 @@ pub(crate) struct Hand {
     /// The worker at the ring's far end; `None` if the output is no ring, so that a packet has left
     /// once it is sent.
     far: Option<Far>,
-    /// Packets handed to the output: those that the near end had sent when its worker was last clear,
-    /// and those handed over since. Dropped packets are included until the worker is clear again.
+    /// Packets handed to the output: those that the near end had sent when last no packet waited for the outputs,
+    /// and those handed over since. Dropped packets are included until no packet waits again.
     handed: u64,
-    /// Packets that the near end had sent when its worker was last clear.
+    /// Packets that the near end had sent then.
     sent: u64,
     /// The value of `sent` before that.
     sent_before: u64,
@@ -50,6 +50,7 @@ pub(crate) struct Hand {
 }
 
 /// The worker at the far end of an output's ring.
+#[derive(Debug)]
 pub(crate) struct Far {
     pub page: Arc<Clear>,
     /// The index of the ring's end on that worker's page.
@@ -59,7 +60,23 @@ pub(crate) struct Far {
     pub out: Vec<(usize, Reader, u64)>,
 }
 
+impl Far {
+    /// Returns how many packets of the ring have passed the worker; notes what the readers of the rings out of it must
+    /// receive until all these packets have left.
+    pub fn mark(&mut self) -> u64 {
+        let received = self.page.received(self.end);
+        self.out.iter_mut().for_each(|(end, _, due)| *due = self.page.sent(*end));
+        received
+    }
+
+    /// Returns true if the readers have received what was noted.
+    pub fn is_read(&self) -> bool {
+        self.out.iter().all(|(_, reader, due)| reader.received() >= *due)
+    }
+}
+
 /// The reader of a ring.
+#[derive(Debug)]
 pub(crate) enum Reader {
     /// The counters of the reader's end, the page of its worker, and the index of the end there.
     Plain(Arc<QueueStats>, Arc<Clear>, usize),
@@ -100,7 +117,7 @@ impl Hand {
         self.handed
     }
 
-    /// Corrects `handed` to the packets actually sent; called when this worker is clear.
+    /// Corrects `handed` to the packets actually sent; called when no packet waits for the outputs.
     ///
     /// The packets given tell whether other stages send to the output, too: those sent do not, because a drop may
     /// hide a packet of another stage. Every packet handed over is also given, because the worker runs the stages of
@@ -114,29 +131,26 @@ impl Hand {
         (self.given, self.handed) = (given, self.sent);
     }
 
-    /// Updates how many of the packets handed over have left.
-    pub fn advance(&mut self) {
+    /// Updates how many of the packets handed over have left; `left` is what the last pause has found (pause.rs).
+    pub fn advance(&mut self, left: u64) {
+        self.left = self.left.max(left);
         let Some(far) = &mut self.far else {
             self.left = self.sent;
             return;
         };
         // Once for the pending mark, and once more because a newer mark may already hold.
         for _ in 0..2 {
-            let mark = *self.mark.get_or_insert_with(|| {
-                let received = far.page.received(far.end);
-                far.out.iter_mut().for_each(|(end, _, due)| *due = far.page.sent(*end));
-                received
-            });
-            if far.out.iter().any(|(_, reader, due)| reader.received() < *due) {
+            let mark = *self.mark.get_or_insert_with(|| far.mark());
+            if !far.is_read() {
                 return;
             }
-            self.left = mark;
+            self.left = self.left.max(mark);
             self.mark = None;
         }
     }
 
     /// Returns true if the packet with that number, and all packets before it, have left. Call it
-    /// only if this worker was clear at some time after the packet was handed over;
+    /// only if at some time after the packet was handed over no packet waited for the outputs;
     /// `is_new` is true unless [`Hand::sent`] was called twice since then.
     pub fn has_left(&self, number: u64, is_new: bool) -> bool {
         let number = match (self.shared, is_new) {
@@ -166,7 +180,7 @@ mod tests {
             let (first, _) = (hand.handed(), hand.handed());
             near.count_tx(2, 120);
             hand.sent();
-            hand.advance();
+            hand.advance(0);
             hand.has_left(first, true)
         };
         assert!(has_left(2), "without the other stage it is the first that left");
@@ -185,7 +199,7 @@ mod tests {
             let (_, second, _) = (hand.handed(), hand.handed(), hand.handed());
             near.count_tx(3, 180);
             hand.sent();
-            hand.advance();
+            hand.advance(0);
             (near, hand, second)
         };
         let has_left = |received, is_wrapped| {

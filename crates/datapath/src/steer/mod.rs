@@ -19,10 +19,12 @@
 
 mod clear;
 mod hand;
+mod pause;
 mod plan;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use linerate_port::{Code, Error, Result, Views};
 use linerate_skb::{Batch, Verdict};
@@ -30,6 +32,7 @@ use linerate_wire::Toeplitz;
 
 pub(crate) use clear::{Clear, Clearing};
 pub(crate) use hand::{Hand, Reader};
+use pause::Signals;
 pub(crate) use plan::{Fan, Steered, fans, link};
 
 use crate::knob::BUDGET;
@@ -88,6 +91,8 @@ struct Table {
     /// Number of buckets that have still to move, and of moves so far. Only the stage writes both.
     waiting: AtomicU64,
     moved: AtomicU64,
+    /// Time of all pauses.
+    paused_ns: AtomicU64,
 }
 
 impl Steering {
@@ -107,6 +112,7 @@ impl Steering {
             version: AtomicU32::new(0),
             waiting: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            paused_ns: AtomicU64::new(0),
         };
         let outputs = outputs.iter().map(|name| (*name).to_owned()).collect();
         let toeplitz = Toeplitz::SYMMETRIC;
@@ -122,11 +128,12 @@ impl Steering {
     }
 
     /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its packets have left its
-    /// present output; a bucket whose packets never pause long enough does not move.
+    /// present output.
     ///
-    /// Under overload no bucket that has packets moves: while packets wait for room in the device's worker after every
-    /// turn, it does not know which have left. Order the buckets before the engine is built, which moves none; or under
-    /// a lower load; or interrupt the packets until those that wait have left (docs/placement.md).
+    /// If packets of such a bucket leave no gap in which it could move, as under overload, the worker of the device
+    /// reads nothing from it after 10 ms, until all packets that it handed over have left: for at most 100 ms, and at
+    /// most a tenth of the time. Packets gather in the device's ring meanwhile, and the device may lose some. If the
+    /// packets that wait need longer to leave, the bucket stays (docs/placement.md).
     ///
     /// This keeps flows in order over rings between workers. Packets that lie unread in a ring that
     /// the program [keeps](crate::EngineBuilder::keep) are not waited for, so a move can reorder a
@@ -161,6 +168,18 @@ impl Steering {
         self.table.moved.load(Ordering::Relaxed)
     }
 
+    /// Returns the time for which the device was not read, so that buckets could move.
+    #[must_use]
+    pub fn paused(&self) -> Duration {
+        Duration::from_nanos(self.table.paused_ns.load(Ordering::Relaxed))
+    }
+
+    /// Counts a pause of the device.
+    fn count_pause(&self, lasted: Duration) {
+        let ns = u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX);
+        self.table.paused_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
     /// Returns the bucket of a hash.
     fn bucket(hash: u32) -> usize {
         (hash >> 24) as usize
@@ -185,9 +204,8 @@ pub(crate) struct Steer {
     hands: Vec<Hand>,
     steering: Steering,
     buckets: Box<[Bucket; BUCKETS]>,
-    /// The page of this worker.
-    own: Arc<Clear>,
-    /// The number of turns after which this worker was clear (clear.rs), as last read from its page.
+    signals: Arc<Signals>,
+    /// The number of turns after which no packet waited for an output, as last read.
     clears: u64,
     /// The number that was read before `clears`.
     clears_before: u64,
@@ -202,7 +220,7 @@ impl Steer {
         steering: &Steering,
         from: PortId,
         outputs: Vec<(PortId, Hand)>,
-        own: Arc<Clear>,
+        signals: Arc<Signals>,
     ) -> Steer {
         let (ports, hands) = outputs.into_iter().unzip();
         let first = |bucket: usize| {
@@ -215,7 +233,7 @@ impl Steer {
             hands,
             steering: steering.clone(),
             buckets: Box::new(std::array::from_fn(first)),
-            own,
+            signals,
             clears: 0,
             clears_before: 0,
             version: 0,
@@ -226,8 +244,8 @@ impl Steer {
 
     /// Reads the wanted outputs, and which packets have left since the last batch.
     fn look(&mut self) {
-        let (clears, version) =
-            (self.own.times(), self.steering.table.version.load(Ordering::Acquire));
+        let clears = self.signals.clears.load(Ordering::Relaxed);
+        let version = self.steering.table.version.load(Ordering::Acquire);
         if version != self.version {
             self.version = version;
             for (bucket, wanted) in self.buckets.iter_mut().zip(&self.steering.table.wanted) {
@@ -240,14 +258,23 @@ impl Steer {
             self.hands.iter_mut().for_each(Hand::sent);
         }
         if self.waiting > 0 {
-            self.hands.iter_mut().for_each(Hand::advance);
+            for (hand, left) in self.hands.iter_mut().zip(&self.signals.left) {
+                hand.advance(left.load(Ordering::Relaxed));
+            }
         }
     }
 
     fn count(&mut self) {
         let waits = |bucket: &&Bucket| bucket.to != bucket.wanted;
-        self.waiting = self.buckets.iter().filter(waits).count() as u64;
-        self.steering.table.waiting.store(self.waiting, Ordering::Relaxed);
+        self.set_waiting(self.buckets.iter().filter(waits).count() as u64);
+    }
+
+    fn set_waiting(&mut self, buckets: u64) {
+        self.waiting = buckets;
+        self.steering.table.waiting.store(buckets, Ordering::Relaxed);
+        if buckets == 0 {
+            self.signals.refused.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Moves a bucket to its wanted output, if its packets have left; called when one of its
@@ -260,9 +287,10 @@ impl Steer {
             |hand: &Hand| bucket.clears < self.clears && hand.has_left(bucket.last, is_new);
         if self.hands.get(usize::from(bucket.to)).is_none_or(has_left) {
             bucket.to = bucket.wanted;
-            self.waiting = self.waiting.saturating_sub(1);
-            self.steering.table.waiting.store(self.waiting, Ordering::Relaxed);
             self.steering.table.moved.fetch_add(1, Ordering::Relaxed);
+            self.set_waiting(self.waiting.saturating_sub(1));
+        } else {
+            self.signals.refused.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -289,8 +317,7 @@ impl Stage for Steer {
             let to = usize::from(bucket.to);
             if let (Some(hand), Some(port)) = (self.hands.get_mut(to), self.ports.get(to)) {
                 bucket.last = hand.handed();
-                // The packet waits in this worker until the worker is clear, which increments
-                // `self.clears`.
+                // The packet may wait in this worker until `self.clears` is incremented.
                 bucket.clears = self.clears;
                 batch.set_verdict(i, port.verdict());
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use linerate_port::{Code, Error, QueueStats, Result};
 
 use super::hand::Far;
+use super::pause::{Output, Pause, Signals};
 use super::{Clear, Clearing, Hand, Reader, Steer, Steering};
 use crate::opening::Group;
 use crate::plan::{self, Wire};
@@ -96,33 +97,48 @@ pub(crate) fn link(
         Some(Far { page: pages[worker].clone(), end, out: out.collect() })
     };
     let mut stages: Vec<Vec<Box<dyn Stage>>> = groups.iter().map(|_| Vec::new()).collect();
+    let mut pauses: Vec<Vec<Pause>> = groups.iter().map(|_| Vec::new()).collect();
     for (fan, steering) in fans.iter().zip(steerings) {
-        let bad = |why: String, fix: &str| {
-            let what = format!("cannot divide the packets from '{}'", steering.from);
-            Err(Error::new(Code::Topology, what, why).fix(fix))
-        };
         let Some((worker, from, _)) = place(fan.from) else { continue };
-        let queues = groups.iter().flat_map(|group| &group.names);
-        let queues = queues.filter(|name| **name == *steering.from).count();
-        if queues > 1 {
-            let why = format!("its device divides them already: it has {queues} queues");
-            return bad(why, "queues=1, or workers by queue: docs/placement.md");
-        }
-        let mut outputs = Vec::new();
+        check_queues(groups, steering)?;
+        let (mut outputs, mut ways) = (Vec::new(), Vec::new());
         for (port, name) in fan.outputs.iter().zip(&*steering.outputs) {
             match place(*port) {
                 Some((by, at, near)) if by == worker => {
                     let own = end_of(worker, at).map(|end| (pages[worker].clone(), end));
                     let is_wrapped = groups[by].napis[at].meter.is_some();
+                    ways.push(Output::new(at, near.clone(), far(name)));
                     let hand = Hand::new(near, own, far(name), is_wrapped);
                     outputs.push((PortId(at as u8), hand));
                 }
-                _ => return bad(format!("'{name}' is on another worker"), "rings: ring:NAME"),
+                _ => {
+                    let why = format!("'{name}' is on another worker");
+                    return Err(refused(steering, why, "rings: ring:NAME"));
+                }
             }
         }
-        let own = pages[worker].clone();
-        stages[worker].push(Box::new(Steer::new(steering, PortId(from as u8), outputs, own)));
+        let signals = Signals::new(outputs.len());
+        pauses[worker].push(Pause::new(from, ways, signals.clone(), steering));
+        let steer = Steer::new(steering, PortId(from as u8), outputs, signals);
+        stages[worker].push(Box::new(steer));
     }
-    let clearings = pages.into_iter().zip(ends).map(|(page, ends)| Clearing::new(page, ends));
+    let clearings = pages.into_iter().zip(ends).zip(pauses);
+    let clearings = clearings.map(|((page, ends), pauses)| Clearing::new(page, ends, pauses));
     Ok(stages.into_iter().zip(clearings.map(Some)).collect())
+}
+
+/// Checks that the divided device has one queue.
+fn check_queues(groups: &[Group], steering: &Steering) -> Result<()> {
+    let queues = groups.iter().flat_map(|group| &group.names);
+    let queues = queues.filter(|name| **name == *steering.from).count();
+    if queues <= 1 {
+        return Ok(());
+    }
+    let why = format!("its device divides them already: it has {queues} queues");
+    Err(refused(steering, why, "queues=1, or workers by queue: docs/placement.md"))
+}
+
+fn refused(steering: &Steering, why: String, fix: &str) -> Error {
+    let what = format!("cannot divide the packets from '{}'", steering.from);
+    Error::new(Code::Topology, what, why).fix(fix)
 }
