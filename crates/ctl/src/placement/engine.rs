@@ -16,11 +16,14 @@ use crate::affinity::{InterruptGuard, Pin, WorkerPin};
 
 /// Length of a reading; before it, the search pauses for `SETTLES` after a move.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Length of a reading that counts the busy time of all CPUs, which the kernel reports in units of
-/// 10 ms.
+/// Length of a reading that counts the busy time of all CPUs, in which other programs disturb more.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(300);
 /// Nanoseconds in the unit of time of /proc/stat.
 const TICK_NS: f64 = 1e7;
+/// Interval at which a reading of /proc/stat looks for the next tick, and the longest time for which it looks: where all
+/// CPUs are busy, none comes.
+const EDGE_STEP: Duration = Duration::from_micros(250);
+const EDGE_MAX: Duration = Duration::from_millis(50);
 const SETTLES: Duration = Duration::from_millis(10);
 /// Interval of checks whether the run has ended.
 const STEP: Duration = Duration::from_millis(10);
@@ -128,8 +131,10 @@ impl EngineGauge {
     }
 
     fn counts(&mut self) -> Counts {
+        // First, because the meter may wait for a tick.
+        let work = (self.meter)();
         let mut counts =
-            Counts { at: Instant::now(), work: 0.0, packets: 0, remote_frees: 0, handed_over: 0 };
+            Counts { at: Instant::now(), work, packets: 0, remote_frees: 0, handed_over: 0 };
         for port in self.stats.ports() {
             // Packets from a ring were already counted when a device received them.
             if port.flags.paired {
@@ -139,7 +144,6 @@ impl EngineGauge {
             }
         }
         counts.remote_frees = remote_frees(self.stats.pools().iter().map(|pool| pool.stats()));
-        counts.work = (self.meter)();
         counts
     }
 
@@ -229,15 +233,30 @@ impl Gauge for EngineGauge {
 
 /// Returns the time for which the machine's CPUs were busy since boot.
 ///
+/// The kernel reports the time for which they were not in whole ticks. So this waits, for up to `EDGE_MAX`, for the
+/// moment at which one more is complete: the result is then exact to `EDGE_STEP`.
+pub(super) fn busy_ns() -> f64 {
+    let ([_, before], until) = (cpus_and_idle_ticks(), Instant::now() + EDGE_MAX);
+    loop {
+        let [cpus, ticks] = cpus_and_idle_ticks();
+        if ticks != before || Instant::now() >= until {
+            return monotonic_ns() as f64 * cpus - ticks * TICK_NS;
+        }
+        let _ = poll_readable(&[], Some(EDGE_STEP));
+    }
+}
+
+/// Returns the number of CPUs, and the ticks for which they were not busy; NaN if the kernel does not report them.
+///
 /// Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. Idle time is exact also where other
 /// times are sampled.
-pub(super) fn busy_ns() -> f64 {
+fn cpus_and_idle_ticks() -> [f64; 2] {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let cpus = text.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
     let first = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = first.map_while(|word| word.parse().ok()).collect();
     let idle = [3, 4, 7].map(|at| ticks.get(at).copied().unwrap_or(f64::NAN));
-    monotonic_ns() as f64 * cpus as f64 - idle.iter().sum::<f64>() * TICK_NS
+    [cpus as f64, idle.iter().sum()]
 }
 
 impl fmt::Debug for EngineGauge {
