@@ -119,8 +119,6 @@ fn superframes_that_fq_codel_marks_are_marked_and_right_at_the_receiver() {
     }
     // Reno fills a queue until it sees a loss or a mark, and every kernel has it.
     or_skip!(hosts.west.set("net/ipv4/tcp_congestion_control", "reno"));
-    // CoDel marks only while several packets wait: one superframe of 64 KiB would fill the window.
-    hosts.west.ip("link set dev eth0 gso_max_segs 4");
     let east = "packet:e0,shape=20Mbit,qdisc=fq_codel";
     let forward = or_skip!(hosts.join("packet:w0", east));
     transfer(&hosts.west, &hosts.east, EAST, 2_000_000);

@@ -23,13 +23,9 @@ const FIFO_ANSWERS: usize = 50;
 const FQ_CODEL_ANSWERS: usize = 190;
 
 /// Returns the sorted round trip times in milliseconds of pings next to eight TCP streams that fill a link of 10
-/// Mbit/s.
+/// Mbit/s. The streams are sent in superframes, each of which would take up to 50 ms on such a link.
 fn round_trips(qdisc: &str) -> Result<Vec<f64>, String> {
     let hosts = Hosts::new()?;
-    // No superframes: one would take 50 ms on such a link.
-    for host in [&hosts.west, &hosts.east] {
-        host.ip("link set dev eth0 gso_max_segs 1");
-    }
     let ports = ["packet:w0,shape=10Mbit", &format!("packet:e0,shape=10Mbit,{qdisc}")];
     let forward = Forward::start(&hosts.middle, &ports);
     hosts.wait_for_packet_port("w0");
@@ -43,7 +39,10 @@ fn round_trips(qdisc: &str) -> Result<Vec<f64>, String> {
         let pinged = hosts.west.start(ping).finish(Duration::from_secs(30));
         streams.join().expect("the streams' thread").map(|_| pinged)
     })?;
-    forward.interrupt().assert_whole();
+    let report = forward.interrupt();
+    report.assert_whole();
+    let (packets, bytes) = (report.port(0, "rx", "packets"), report.port(0, "rx", "bytes"));
+    assert!(bytes > 1514 * packets, "no superframes: {report:?}");
     let time = |line: &str| line.split_once("time=")?.1.split_whitespace().next()?.parse().ok();
     let mut times: Vec<f64> = pinged.stdout.lines().filter_map(time).collect();
     times.sort_by(f64::total_cmp);

@@ -286,8 +286,19 @@ mod tests {
         let trust = Trust::Private;
         let (name, workers) = (format!("port {worker}"), vec![worker]);
         let pool = 0;
-        let (queues, qdisc, kept) = (1, Moved::default(), false);
-        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc, kept }
+        let (queues, qdisc, cuts_above, kept) = (1, Moved::default(), None, false);
+        Demand {
+            name,
+            queues,
+            workers,
+            packet_max_bytes,
+            trust,
+            pool,
+            rings,
+            qdisc,
+            cuts_above,
+            kept,
+        }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {

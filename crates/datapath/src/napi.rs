@@ -210,7 +210,8 @@ impl Napi {
         self.egress.enqueue(batch, n, now, mem);
     }
 
-    /// Returns the number of packets given to the queue so far, sent or not.
+    /// Returns the number of packets given to the queue so far, sent or not. A superframe counts as one, also if the
+    /// discipline cuts it.
     pub fn given(&self) -> u64 {
         self.given
     }

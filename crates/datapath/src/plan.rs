@@ -1,6 +1,7 @@
 //! The plan of an engine, made before any port is opened: workers, wires, and the holders of
 //! frames.
 
+use linerate_port::segment::SEGMENTS_MAX;
 use linerate_port::{Code, Error, Result};
 use linerate_skb::knob::HOT_LIST;
 use linerate_skb::{Holders, Moved, Trust};
@@ -14,6 +15,8 @@ const PROGRAM_FRAMES: u64 = 4096;
 /// Packets between a discipline and the device, whatever the backlog is: those in the fifo, and one
 /// that waits for tokens.
 const AFTER_QDISC: usize = AUTO_PACKETS + 1;
+/// Payload in bytes of the shortest segments for which the pool has frames: less than the smallest that TCP sends.
+const SEGMENT_BYTES_MIN: usize = 32;
 
 /// Sizes that the builder has decided.
 #[derive(Debug, Clone, Copy)]
@@ -188,6 +191,8 @@ pub(crate) struct Demand {
     /// Most packets and bytes that the discipline of each of the port's queues holds; no packets
     /// without a discipline.
     pub qdisc: Moved,
+    /// Length in bytes above which the discipline cuts superframes; `None` if it cuts none.
+    pub cuts_above: Option<u64>,
     /// True if the program serves the port, and no worker does.
     pub kept: bool,
 }
@@ -255,9 +260,21 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
         let workers = workers.clone();
         let qdisc = port.qdisc.map_or(Moved::default(), |qdisc| qdisc.most());
+        let cuts_above = port.qdisc.and_then(|qdisc| qdisc.cuts_above());
         let (trust, pool, kept) = (needs.trust, pools[i], workers.is_empty());
         let queues = needs.queues.max(1);
-        Demand { name, queues, workers, packet_max_bytes, trust, pool, rings, qdisc, kept }
+        Demand {
+            name,
+            queues,
+            workers,
+            packet_max_bytes,
+            trust,
+            pool,
+            rings,
+            qdisc,
+            cuts_above,
+            kept,
+        }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -276,6 +293,21 @@ fn frames_of_queue(most: Moved, longest: u64, data_room: usize) -> u64 {
     packets.saturating_add(full).min(packets * longest)
 }
 
+/// Returns the frames for the segments of a superframe of `longest_bytes`, from when they are made until a discipline
+/// of `worker` takes them; the worker's batch has the superframe then. 0 if none of its disciplines cuts superframes.
+fn frames_of_cut(demands: &[Demand], worker: usize, longest_bytes: usize, data_room: usize) -> u64 {
+    let cuts = |demand: &Demand| {
+        let is_cut = demand.cuts_above.is_some_and(|bytes| longest_bytes as u64 > bytes);
+        is_cut && demand.workers.contains(&worker)
+    };
+    if !demands.iter().any(cuts) {
+        return 0;
+    }
+    let packets = longest_bytes.div_ceil(SEGMENT_BYTES_MIN).min(SEGMENTS_MAX);
+    let segments = Moved { packets, bytes: longest_bytes as u64 };
+    frames_of_queue(segments, frames_per_packet(longest_bytes, data_room), data_room)
+}
+
 /// Returns the holders of the `pool`'s frames, except threads that drop packets; `hot_lists` has
 /// the length for each worker that uses the pool, which includes the frames that the worker
 /// gathers for other cores.
@@ -289,8 +321,8 @@ pub(crate) fn holders(
     data_room: usize,
 ) -> Holders {
     let its = demands.iter().filter(|demand| demand.pool == pool);
-    let longest = its.map(|d| d.packet_max_bytes).max().unwrap_or(0);
-    let longest = frames_per_packet(longest, data_room);
+    let longest_bytes = its.map(|d| d.packet_max_bytes).max().unwrap_or(0);
+    let longest = frames_per_packet(longest_bytes, data_room);
     // A peer that fills frames decides how full they are.
     let is_filled_by_peer =
         |demand: &Demand| demand.pool == pool && demand.trust == Trust::Exported;
@@ -301,6 +333,10 @@ pub(crate) fn holders(
         // The batch of received packets, and the packets that stages add.
         holders.add(format!("worker {worker} batches"), 2 * sizes.budget as u64 * longest);
         holders.add(format!("worker {worker} hot list"), hot_list_len as u64);
+        let segments = frames_of_cut(demands, worker, longest_bytes, data_room);
+        if segments > 0 {
+            holders.add(format!("worker {worker} segments"), segments);
+        }
     }
     for demand in demands {
         // Each queue has a backlog of its own.
@@ -471,6 +507,28 @@ mod tests {
             let h = holders(&demands, 0, sizes, &[Some(1024)], 1792).to_string();
             assert!(h.contains(&format!(" + b qdisc {frames} = ")), "{qdisc}: {h}");
         }
+    }
+
+    #[test]
+    fn worker_of_a_port_that_cuts_superframes_has_frames_for_the_segments_of_one() {
+        let sizes = Sizes { budget: 64, backlog: 256, tx_batch: TxBatch::Auto };
+        let texts = ["a=packet:lo", "b=packet:lo,shape=18Mbit", "c=null:", "d=null:,shape=1Mbit"];
+        let ports = ports::plan(named(&texts), &[(0, 1), (2, 3)]).unwrap();
+        let of = |ports: &[Planned], workers: [usize; 4]| {
+            let demands = demands(ports, &[0; 4], &workers.map(|worker| vec![worker]));
+            let h = holders(&demands, 0, sizes, &[Some(50); 2], 1792).to_string();
+            h.split(" + ").filter(|one| one.contains("segments")).collect::<Vec<_>>().join(", ")
+        };
+        // 65,550 bytes are more than 2,048 segments of 32, and need 36 more frames if all but the last are full.
+        let each = ["worker 0 segments 2084", "worker 1 segments 2084"];
+        assert_eq!(of(&ports, [0, 0, 1, 1]), each.join(", "));
+        assert_eq!(of(&ports, [0; 4]), each[0], "one superframe at a time");
+        let texts = ["a=packet:lo", "b=packet:lo,shape=1Gbit", "c=null:", "d=null:,qdisc=fifo"];
+        let ports = ports::plan(named(&texts), &[(0, 1), (2, 3)]).unwrap();
+        assert_eq!(of(&ports, [0, 0, 1, 1]), "", "none that is cut");
+        let texts = ["a=null:,size=1514", "b=null:,shape=1Mbit", "c=null:", "d=null:"];
+        let ports = ports::plan(named(&texts), &[(0, 1), (2, 3)]).unwrap();
+        assert_eq!(of(&ports, [0, 0, 1, 1]), "worker 0 segments 48");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod queue;
 mod queue_ops;
 mod registry;
 mod reshape;
+pub mod segment;
 mod spec;
 mod stats;
 mod txprep;

@@ -359,15 +359,13 @@ fn list_and_fifo_together_are_no_longer_than_the_backlog() {
     bench.check_order(135);
 }
 
-/// Cuts a superframe in front of the device: a call that sends segments of it found no full device.
-#[test]
-fn segments_that_leave_later_are_counted_as_accepted() {
-    let mut bench = Bench::capped(TxBatch::Auto, 64, 0);
+/// Returns a superframe of 1054 bytes, in five segments of 254.
+fn superframe(mem: &mut Local) -> linerate_skb::Skb {
     let mut frame = vec![0; 54 + 5 * 200];
     frame[12..15].copy_from_slice(&[8, 0, 0x45]);
     frame[16..18].copy_from_slice(&1040_u16.to_be_bytes());
     (frame[22], frame[23], frame[46]) = (64, 6, 0x50);
-    let mut skb = bench.mem.alloc_copy(&frame).unwrap();
+    let mut skb = mem.alloc_copy(&frame).unwrap();
     let (gso_size, csum_start, csum_offset) = (200, 34, 16);
     assert!(skb.set_offload(Offload {
         flags: 1,
@@ -377,8 +375,15 @@ fn segments_that_leave_later_are_counted_as_accepted() {
         csum_start,
         csum_offset,
     }));
+    skb
+}
+
+/// Cuts a superframe in front of the device: a call that sends segments of it found no full device.
+#[test]
+fn segments_that_leave_later_are_counted_as_accepted() {
+    let mut bench = Bench::capped(TxBatch::Auto, 64, 0);
     let mut batch = Batch::with_capacity(1);
-    assert!(batch.push(skb).is_ok());
+    assert!(batch.push(superframe(&mut bench.mem)).is_ok());
     bench.egress.enqueue(&mut batch, 1, bench.now, &mut bench.mem);
     for segments in [2, 2, 0, 1] {
         assert_eq!(bench.xmit(segments), segments > 0);
@@ -386,6 +391,30 @@ fn segments_that_leave_later_are_counted_as_accepted() {
     let Flushes { calls, sizes, .. } = bench.egress.flushes;
     assert_eq!((calls, sizes.to_string().as_str()), (4, "0: 1, 1: 1, 2-3: 2"));
     assert_eq!((bench.ledger().sent, bench.ledger().in_flight), (5, 0));
+}
+
+#[test]
+fn segments_of_a_superframe_in_front_of_a_rate_wait_and_are_counted_one_by_one() {
+    let tbf = Tbf::new(8_000_000, 500, Fifo::new(Limit::packets(9)));
+    let mut bench = Bench::new(Egress::new(256, Some(Box::new(tbf))), ROOM);
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(superframe(&mut bench.mem)).is_ok());
+    bench.egress.enqueue(&mut batch, 1, bench.now, &mut bench.mem);
+    for waiting in (0..5).rev() {
+        assert!(bench.xmit(0));
+        assert_eq!(bench.egress.waiting(), waiting);
+        let ledger = bench.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (waiting as u64, 0));
+        if let Some(due) = bench.egress.deadline() {
+            // The bucket has tokens for 500 bytes at first, and a byte a microsecond.
+            let time = Duration::from_micros(if waiting == 4 { 8 } else { 254 });
+            assert_eq!(due - bench.now, time);
+            bench.now = due;
+        }
+    }
+    assert_eq!((bench.calls(), bench.ledger().sent), (vec![1; 5], 5));
+    let counts = bench.egress.qdisc_counts().unwrap();
+    assert_eq!((counts.taken.packets, counts.left.bytes), (5, 5 * 254));
 }
 
 #[test]

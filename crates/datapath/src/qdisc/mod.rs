@@ -14,6 +14,7 @@
 
 mod account;
 mod codel;
+mod cut;
 mod fifo;
 mod flow;
 mod flow_tbf;
@@ -77,7 +78,7 @@ pub trait Qdisc: Send {
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 
-/// Counts of a discipline: `taken = left + dropped + held`.
+/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`]) counts as its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {

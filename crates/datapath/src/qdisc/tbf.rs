@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved};
 
+use super::cut::Cuts;
 use super::time::Clock;
 use super::{Qdisc, QdiscCounts};
 
@@ -18,8 +19,11 @@ pub const RATE_MAX_BPS: u64 = 10_000_000_000_000;
 pub(super) const BURST_MAX_BYTES: u64 = 1 << 30;
 /// Duration of the default burst: longer than a worker's sleep between turns.
 const BURST_NS: u64 = 2_000_000;
-/// Least default burst: a superframe and its headers.
+/// Least default burst: longer than any packet that is no superframe. Interfaces of the host may have an MTU of 64 KiB,
+/// and a packet longer than the burst is dropped.
 const BURST_MIN_BYTES: u64 = (1 << 16) + (1 << 11);
+/// Time that a superframe may take as a whole.
+const WHOLE_NS: u64 = 1_000_000;
 
 /// A rate and a burst, in tokens.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +48,18 @@ impl Rate {
         let bps = bps.clamp(1, RATE_MAX_BPS);
         let full = burst_bytes.clamp(1, BURST_MAX_BYTES) * BYTE;
         Rate { bps, full, fill_ns: full.div_ceil(bps) }
+    }
+
+    /// Creates the rate of a port; by default its burst is 2 ms at that rate, and at least 66 KiB.
+    pub fn of_port(bps: u64, burst_bytes: Option<u64>) -> Rate {
+        let usual = || (bps.min(RATE_MAX_BPS) / 8 * BURST_NS / 1_000_000_000).max(BURST_MIN_BYTES);
+        Rate::new(bps, burst_bytes.unwrap_or_else(usual))
+    }
+
+    /// Returns the length in bytes up to which a superframe is sent as a whole: it takes up to 1 ms, and is no longer
+    /// than the burst.
+    pub fn whole_bytes(&self) -> u64 {
+        (self.bps / 8 * WHOLE_NS / 1_000_000_000).min(self.burst_bytes())
     }
 
     /// Returns a full bucket.
@@ -109,14 +125,20 @@ impl Bucket {
 /// A rate limit before a port, over another discipline that orders the waiting packets: the
 /// kernel's tbf.
 ///
-/// In any time `t` it sends no more than `rate * t + burst`, or one superframe if that is longer. A packet counts
-/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own.
-/// A packet longer than the burst that is no superframe is dropped as `too_long`. A superframe that is longer leaves
-/// once a whole burst is free, and the next packets wait until the rate has paid for it.
+/// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into its segments before
+/// `inner` takes it: limits and counts see the segments, and packets of other flows pass between them. It stays whole
+/// if it cannot be cut (its kind is unknown, or it contradicts its headers), if a segment is longer than the burst, or
+/// if the pool has no frames for all segments.
+///
+/// In any time `t` it sends no more than `rate * t + burst`, or one whole superframe if that is longer. A packet counts
+/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with its
+/// own. A packet longer than the burst that is no superframe is dropped as `too_long`. A whole superframe that is
+/// longer leaves once a whole burst is free, and the next packets wait until the rate has paid for it.
 #[derive(Debug)]
 pub struct Tbf<Q> {
     inner: Q,
     rate: Rate,
+    cuts: Cuts,
     bucket: Option<Bucket>,
     /// The packet that waits for tokens.
     ahead: Batch,
@@ -136,11 +158,11 @@ impl<Q: Qdisc> Tbf<Q> {
     /// byte to 1 GiB; by default 2 ms at that rate, and at least 66 KiB.
     #[must_use]
     pub fn new(rate_bps: u64, burst_bytes: impl Into<Option<u64>>, inner: Q) -> Tbf<Q> {
-        let usual =
-            || (rate_bps.min(RATE_MAX_BPS) / 8 * BURST_NS / 1_000_000_000).max(BURST_MIN_BYTES);
+        let rate = Rate::of_port(rate_bps, burst_bytes.into());
         Tbf {
             inner,
-            rate: Rate::new(rate_bps, burst_bytes.into().unwrap_or_else(usual)),
+            rate,
+            cuts: Cuts::new(rate.whole_bytes(), rate.burst_bytes()),
             bucket: None,
             ahead: Batch::with_capacity(1),
             ahead_bytes: 0,
@@ -162,11 +184,17 @@ impl<Q: Qdisc> Tbf<Q> {
         self.ahead.is_empty() && self.inner.counts().held.packets == 0
     }
 
-    /// Drops those of the first `n` packets that are longer than the burst and no superframes; enqueues the others in
-    /// `inner`.
+    /// Enqueues the first `n` packets in `inner` one by one: long superframes as their segments. Drops packets that are
+    /// longer than the burst and no superframes.
     #[cold]
-    fn enqueue_short(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+    fn enqueue_each(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {
+            if let Some(segments) = self.cuts.cut_first(batch, mem) {
+                let n = segments.len();
+                self.longest_bytes = self.longest_bytes.max(longest_of(segments, n));
+                self.inner.enqueue(segments, n, now, mem);
+                continue;
+            }
             let Some(skb) = batch.iter().next() else { return };
             let bytes = skb.len() as u64;
             if bytes > self.rate.burst_bytes() && !skb.offload().is_gso() {
@@ -180,6 +208,11 @@ impl<Q: Qdisc> Tbf<Q> {
     }
 }
 
+/// Returns the length in bytes of the longest of the first `n` packets.
+fn longest_of(batch: &Batch, n: usize) -> u64 {
+    batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64
+}
+
 impl<Q: Qdisc> Qdisc for Tbf<Q> {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         let burst_bytes = self.rate.burst_bytes();
@@ -188,9 +221,11 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
             self.longest_bytes = 0;
         }
         let n = n.min(batch.len());
-        let longest = batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64;
-        if longest > burst_bytes {
-            return self.enqueue_short(batch, n, now, mem);
+        let longest = longest_of(batch, n);
+        // A superframe may be behind a long packet that is none.
+        let has_superframe = || batch.iter().take(n).any(|skb| skb.offload().is_gso());
+        if longest > burst_bytes || (longest > self.cuts.whole_bytes() && has_superframe()) {
+            return self.enqueue_each(batch, n, now, mem);
         }
         self.longest_bytes = self.longest_bytes.max(longest);
         self.inner.enqueue(batch, n, now, mem);

@@ -5,6 +5,7 @@ mod exported;
 mod extremes;
 mod flood;
 mod shaped;
+mod superframes;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

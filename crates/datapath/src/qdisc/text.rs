@@ -8,7 +8,7 @@ use linerate_port::{Error, Result, Spec, units};
 use linerate_skb::Moved;
 
 use super::fq_codel::{FqCodelConfig, QUANTUM_MIN};
-use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS};
+use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS, Rate};
 use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
@@ -87,6 +87,11 @@ impl Setup {
     #[must_use]
     pub fn is_shaped(&self) -> bool {
         self.shape.is_some()
+    }
+
+    /// Returns the length in bytes above which the discipline cuts superframes; `None` if it cuts none.
+    pub(crate) fn cuts_above(&self) -> Option<u64> {
+        self.shape.map(|(bps, burst)| Rate::of_port(bps, burst).whole_bytes())
     }
 
     /// Returns the most packets and bytes that the discipline may hold, for which the pool needs frames; `u64::MAX`
@@ -235,6 +240,10 @@ mod tests {
         let bands = most("qdisc=pfifo_fast,limit=10,limit_bytes=500");
         assert_eq!(bands, Moved { packets: 30, bytes: 1500 });
         assert_eq!(most("qdisc=fq_codel"), Moved { packets: 10_240, bytes: 32 << 20 });
+        let cuts_above = |options| setup(options).unwrap().unwrap().cuts_above();
+        assert_eq!(cuts_above("qdisc=fifo"), None);
+        assert_eq!(cuts_above("shape=10Mbit"), Some(1250), "1 ms");
+        assert_eq!(cuts_above("shape=1Gbit,burst=16k"), Some(16_000), "the burst");
     }
 
     #[test]

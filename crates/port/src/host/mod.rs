@@ -12,7 +12,6 @@ pub(crate) mod partial;
 mod place;
 mod queue;
 mod reserve;
-pub(crate) mod segment;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

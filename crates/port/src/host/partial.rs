@@ -106,8 +106,8 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::segment::Cutter;
     use crate::host::testing::{chains, ipip, ipv4 as frame, ipv6, source_routed};
+    use crate::segment::Cutter;
     use linerate_skb::DropReason;
     use linerate_wire::checksum;
 

@@ -27,9 +27,9 @@ use std::time::Instant;
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Pool, Skb};
 
 use crate::caps::{Caps, TxOffload};
-use crate::host::segment::{self, Cutter};
 use crate::host::{Retry, copy_out, offload};
 use crate::queue::QueueOps;
+use crate::segment::{self, Cutter, copy_fields};
 
 /// Number of packets prepared in one step, for one doorbell.
 const STRIDE: usize = 64;
@@ -333,23 +333,6 @@ impl Border {
             Ok(())
         });
     }
-}
-
-/// Copies the fields that the next owner of a packet can read, except the offload. The copy is not shared, so that
-/// setting its fields does not fail.
-fn copy_fields(from: &Skb, to: &mut Skb) {
-    to.set_packet_type(from.packet_type());
-    to.set_priority(from.priority());
-    to.set_link_type(from.link_type());
-    to.set_snapped_bytes(from.snapped_bytes());
-    if let Some(cb) = to.cb_mut() {
-        *cb = *from.cb();
-    }
-    to.set_vlan(from.vlan());
-    from.stamp_ns().map(|stamp_ns| to.set_stamp_ns(stamp_ns));
-    from.mark().map(|mark| to.set_mark(mark));
-    from.tc_index().map(|tc_index| to.set_tc_index(tc_index));
-    from.hash().map(|hash| to.set_hash(hash));
 }
 
 impl Drop for Stage {

@@ -10,9 +10,9 @@
 use linerate_skb::{DropReason, Local, Skb, Vlan};
 use linerate_wire::VLAN_BYTES;
 
-use super::copy_fields;
 use crate::host::copy_out;
 use crate::host::offload::TAG_AT;
+use crate::segment::copy_fields;
 
 /// Moves the VLAN tag from the metadata of `skb` into its bytes; returns the number of bytes that were copied because
 /// the packet has no headroom, or is in memory that a peer can write.

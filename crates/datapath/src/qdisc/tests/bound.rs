@@ -33,9 +33,9 @@ fn standing_queue_of_many_flows_with_a_packet_each_is_dropped_from() {
     assert_eq!(dropped(2), 0, "one packet waits");
 }
 
-/// Makes a superframe as the kernel does, of up to 64 KiB whatever the burst.
+/// Makes a superframe that cannot be cut, because it does not say after how many bytes.
 #[test]
-fn superframe_longer_than_the_burst_leaves_and_the_next_packets_wait_until_it_is_paid() {
+fn whole_superframe_longer_than_the_burst_leaves_and_the_next_packets_wait_until_it_is_paid() {
     // A byte in a microsecond, bursts of 1000 bytes.
     let mut bench = Bench::new(Tbf::new(8_000_000, 1000, Fifo::new(Limit::packets(9))));
     let mut batch = Batch::with_capacity(4);

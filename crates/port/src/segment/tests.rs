@@ -268,3 +268,31 @@ fn what_contradicts_itself_is_not_cut() {
         }
     }
 }
+
+#[test]
+fn superframe_is_cut_into_all_its_segments_or_none() {
+    let pool = Pool::builder().frames(16).build().unwrap();
+    let (mut mem, mut scratch) = (pool.local(), Vec::new());
+    let mut skb = mem.alloc_copy(&ipv4(6, 2500)).unwrap();
+    assert!(skb.set_offload(SUPER) && skb.set_mark(8));
+    let (mut short, mut out) = (Batch::with_capacity(2), Batch::with_capacity(4));
+    assert!(out.push(mem.alloc_copy(&ipv4(17, 100)).unwrap()).is_ok());
+    assert!(!super::cut(&skb, 1054, &mut mem, &mut scratch, &mut short), "room for two of three");
+    assert!(!super::cut(&skb, 1053, &mut mem, &mut scratch, &mut out), "longer than was asked for");
+    let mut taken = Batch::with_capacity(16);
+    mem.alloc(&mut taken, 16);
+    taken.truncate_to(taken.len() - 2, &mut mem);
+    assert!(!super::cut(&skb, 1054, &mut mem, &mut scratch, &mut out), "frames for two of three");
+    let ledger = pool.ledger();
+    assert_eq!((short.len(), out.len(), ledger.created), (0, 1, 2 + taken.len() as u64));
+    taken.consume(&mut mem);
+    assert!(super::cut(&skb, 1054, &mut mem, &mut scratch, &mut out));
+    assert!(out.iter().all(|skb| whole(&bytes(skb)) || skb.len() == 142));
+    let fields: Vec<_> = out.iter().map(|skb| (skb.len(), skb.mark(), skb.offload())).collect();
+    let none = Offload::NONE;
+    let segments = [(1054, Some(8), none), (1054, Some(8), none), (554, Some(8), none)];
+    assert_eq!(fields[0].0, 142, "the packet before stays");
+    assert_eq!(fields[1..], segments);
+    drop((skb, out));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}

@@ -9,19 +9,67 @@
 //! IP headers in front of that IP header (IPIP, 6in4) get lengths, numbers and checksums of their own, too. Extension
 //! headers of IPv6 are repeated before each segment as they are.
 //!
+//! Owners: the transmit preparation, which cuts as a device has room, and callers of [`cut`], which need the segments of a
+//! superframe all at once.
+//!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
 use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_UFO};
 use linerate_wire::{IPV6_BYTES, checksum};
 
-use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
+use crate::host::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 /// Most segments of a superframe: 64 KiB in pieces of 32 bytes, less than the smallest that TCP sends. They bound the
 /// work of one packet.
-const SEGMENTS_MAX: usize = 2048;
+pub const SEGMENTS_MAX: usize = 2048;
+
+/// Appends all segments of the superframe `skb` to `out`, or none; returns true if it appended them.
+///
+/// Shape:  bytes and fields of `skb` are copied; it stays the caller's. The segments have complete checksums, and leave
+///         no work to a device.
+/// Errors: false if the superframe is of an unknown kind or contradicts its headers, if a segment would be longer than
+///         `longest_bytes` or than the pool of `mem` can hold, if `out` has no room for all segments, or if `mem` has
+///         no frames for them.
+/// Cost:   its payload is copied twice, and summed once; `scratch` grows to the longest segment.
+pub fn cut(
+    skb: &Skb,
+    longest_bytes: usize,
+    mem: &mut Local,
+    scratch: &mut Vec<u8>,
+    out: &mut Batch,
+) -> bool {
+    let Ok(mut cutter) = Cutter::of(skb) else { return false };
+    if cutter.longest() > longest_bytes.min(mem.pool().packet_max_bytes()) {
+        return false;
+    }
+    let before = out.len();
+    if !cutter.cut(skb, mem, scratch, out) {
+        out.truncate_to(before, mem);
+        return false;
+    }
+    out.iter_mut().skip(before).for_each(|segment| copy_fields(skb, segment));
+    true
+}
+
+/// Copies the fields that the next owner of a packet can read, except the offload. The copy is not shared, so that
+/// setting its fields does not fail.
+pub(crate) fn copy_fields(from: &Skb, to: &mut Skb) {
+    to.set_packet_type(from.packet_type());
+    to.set_priority(from.priority());
+    to.set_link_type(from.link_type());
+    to.set_snapped_bytes(from.snapped_bytes());
+    if let Some(cb) = to.cb_mut() {
+        *cb = *from.cb();
+    }
+    to.set_vlan(from.vlan());
+    from.stamp_ns().map(|stamp_ns| to.set_stamp_ns(stamp_ns));
+    from.mark().map(|mark| to.set_mark(mark));
+    from.tc_index().map(|tc_index| to.set_tc_index(tc_index));
+    from.hash().map(|hash| to.set_hash(hash));
+}
 
 /// Returns true for a superframe of UDP.
 pub(crate) fn is_udp(offload: Offload) -> bool {

@@ -1,0 +1,67 @@
+//! Superframes in front of a rate: cut into their segments where one would take long.
+//!
+//! ```text
+//!   superframe ─┬─ takes a short time ──────────────────► whole
+//!               ├─ takes longer ─► cut ─────────────────► segments, which are ordered and timed as packets
+//!               └─ cannot be cut, or no frames for all ─► whole
+//! ```
+//!
+//! At 10 Mbit/s a superframe of 64 KiB takes 52 ms, and a packet of another flow would wait for all of it. It is cut
+//! before the inner discipline takes it: cut later, it would have got the turns of 46 packets at once.
+//!
+//! Source: Linux net/sched/sch_tbf.c `tbf_segment`, net/sched/sch_cake.c `cake_enqueue`.
+
+use linerate_port::segment::{self, SEGMENTS_MAX};
+use linerate_skb::{Batch, Local, Skb};
+
+/// Length in bytes of the longest segment that is made: a longer one is nearly as long as the longest superframe.
+const SEGMENT_BYTES_MAX: usize = 1 << 16;
+
+/// The cutting of a discipline's superframes, with its memory.
+#[derive(Debug)]
+pub(super) struct Cuts {
+    /// Length in bytes up to which a superframe stays whole.
+    whole_bytes: u64,
+    /// Length in bytes of the longest segment.
+    segment_bytes: usize,
+    scratch: Vec<u8>,
+    segments: Batch,
+    /// The superframe that was cut, until it is freed.
+    done: Batch,
+}
+
+impl Cuts {
+    /// Creates the memory for cutting superframes of more than `whole_bytes` into segments of at most `burst_bytes`.
+    pub fn new(whole_bytes: u64, burst_bytes: u64) -> Cuts {
+        let segment_bytes = burst_bytes.min(SEGMENT_BYTES_MAX as u64) as usize;
+        Cuts {
+            whole_bytes,
+            segment_bytes,
+            scratch: Vec::with_capacity(segment_bytes),
+            segments: Batch::with_capacity(SEGMENTS_MAX),
+            done: Batch::with_capacity(1),
+        }
+    }
+
+    /// Returns the length in bytes up to which a superframe stays whole.
+    pub fn whole_bytes(&self) -> u64 {
+        self.whole_bytes
+    }
+
+    /// Takes the first packet of `batch` if it is a superframe that is cut, and returns its segments, for the caller to
+    /// take. Returns `None`, and takes nothing, if the packet is no superframe or stays whole.
+    ///
+    /// A superframe whose segments are longer than a burst stays whole, because no burst would let them out.
+    ///
+    /// Cost: that of [`segment::cut`], also for segments that the discipline then drops.
+    pub fn cut_first(&mut self, batch: &mut Batch, mem: &mut Local) -> Option<&mut Batch> {
+        let is_long = |skb: &&Skb| skb.len() as u64 > self.whole_bytes && skb.offload().is_gso();
+        let skb = batch.iter().next().filter(is_long)?;
+        if !segment::cut(skb, self.segment_bytes, mem, &mut self.scratch, &mut self.segments) {
+            return None;
+        }
+        batch.move_to(&mut self.done, 1);
+        self.done.consume(mem);
+        Some(&mut self.segments)
+    }
+}

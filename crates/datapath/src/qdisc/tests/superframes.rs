@@ -1,0 +1,222 @@
+//! Tests superframes in front of a rate: cut into segments, or whole.
+
+use linerate_port::Port;
+use linerate_skb::{Offload, Trust};
+
+use super::*;
+
+/// A packet that left: its source, its number in the stream, its length in bytes, and the time in µs.
+type Gone = (u8, u32, usize, u64);
+
+/// Returns a superframe of TCP from host `src`, with `payload` bytes in segments of `gso_size`.
+fn superframe(mem: &mut Local, src: u8, payload: usize, gso_size: u16) -> Skb {
+    let mut frame = vec![0; 54 + payload];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 6]);
+    frame[26..34].copy_from_slice(&[10, 0, 0, src, 10, 0, 0, 200]);
+    frame[46] = 0x50;
+    let mut skb = mem.alloc_copy(&frame).unwrap();
+    let (flags, gso_type) = (Offload::NEEDS_CHECKSUM, Offload::GSO_TCPV4);
+    let (hdr_len, csum_start, csum_offset) = (54, 34, 16);
+    let offload = Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset };
+    assert!(skb.set_offload(offload) && skb.set_hash(u32::from(src) << 29));
+    skb
+}
+
+fn put<Q: Qdisc>(bench: &mut Bench<Q>, skb: Skb) {
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(skb).is_ok());
+    bench.qdisc.enqueue(&mut batch, 1, bench.now(), &mut bench.mem);
+    assert!(batch.is_empty());
+}
+
+/// Returns the packets that leave, each at its time.
+fn leave<Q: Qdisc>(bench: &mut Bench<Q>) -> Vec<Gone> {
+    let (mut out, mut gone) = (Batch::with_capacity(512), Vec::new());
+    loop {
+        bench.qdisc.dequeue(&mut out, ALL, bench.now(), &mut bench.mem);
+        let now_us = bench.now_ns / 1000;
+        gone.extend(out.iter().map(|skb| {
+            let mut number = [0; 4];
+            assert_eq!(skb.copy_to(38, &mut number), 4);
+            (skb.data()[29], u32::from_be_bytes(number), skb.len(), now_us)
+        }));
+        out.consume(&mut bench.mem);
+        if !bench.wait() {
+            return gone;
+        }
+    }
+}
+
+fn lengths(gone: &[Gone]) -> Vec<usize> {
+    gone.iter().map(|(.., bytes, _)| *bytes).collect()
+}
+
+#[test]
+fn superframe_at_a_low_rate_leaves_as_segments_in_order_and_spaced_by_the_rate() {
+    // A byte in a microsecond, bursts of 2000 bytes.
+    let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9))));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    bench.check();
+    let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
+    assert_eq!(bench.qdisc.counts().held, all);
+    assert_eq!(bench.pool.ledger().consumed, 1, "the superframe");
+    let gone = leave(&mut bench);
+    let segments = [
+        (1, 0, 1054, 0),
+        (1, 1000, 1054, 108),
+        (1, 2000, 1054, 1162),
+        (1, 3000, 1054, 2216),
+        (1, 4000, 554, 2770),
+    ];
+    assert_eq!(gone, segments);
+    assert_eq!((bench.qdisc.counts().taken, bench.qdisc.counts().left), (all, all));
+    bench.check();
+}
+
+#[test]
+fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_whole() {
+    for (bps, burst, whole, segments) in [
+        (8_000_000, Some(2000_u64), 1000, 2),
+        (100_000_000, None, 12_500, 25),
+        (1_000_000_000, Some(1500), 1500, 3),
+    ] {
+        for (bytes, packets) in [(whole, 1), (whole + 1, segments)] {
+            let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(99))));
+            let skb = superframe(&mut bench.mem, 1, bytes - 54, 500);
+            put(&mut bench, skb);
+            bench.check();
+            let held = bench.qdisc.counts().held.packets;
+            assert_eq!(held, packets, "{bytes} bytes at {bps} bit/s");
+            assert_eq!(leave(&mut bench).len(), packets);
+        }
+    }
+    // The longest that Linux sends by default.
+    let mut bench = Bench::new(Tbf::new(1_000_000_000, None::<u64>, Fifo::new(Limit::packets(9))));
+    let skb = superframe(&mut bench.mem, 1, 65_495, 1448);
+    put(&mut bench, skb);
+    assert_eq!(lengths(&leave(&mut bench)), [65_549]);
+}
+
+#[test]
+fn packet_of_another_flow_passes_between_the_segments_of_a_superframe() {
+    let qdisc = Tbf::new(8_000_000, 2000, codel(Limit::packets(99), 5000));
+    let mut bench = Bench::new(qdisc);
+    let skb = superframe(&mut bench.mem, 1, 20_000, 1000);
+    put(&mut bench, skb);
+    // One segment leaves at once, and another one waits for tokens.
+    assert_eq!(bench.take_all().len(), 1);
+    let mut ping = udp(&mut bench.mem, 2, 200, 9, 100);
+    assert!(ping.set_hash(2 << 29));
+    put(&mut bench, ping);
+    let gone = leave(&mut bench);
+    assert_eq!(gone.len(), 20);
+    let (src, _, bytes, at_us) = gone[1];
+    assert_eq!((src, bytes, at_us), (2, 100, 208), "{gone:?}");
+    let numbers: Vec<u32> = gone.iter().filter(|gone| gone.0 == 1).map(|gone| gone.1).collect();
+    assert!(numbers.iter().copied().eq((1..20_u32).map(|n| n * 1000)), "{numbers:?}");
+    bench.check();
+}
+
+#[test]
+fn superframe_stays_whole_and_is_counted_so_if_the_pool_has_too_few_frames() {
+    let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9))));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    // Two of the five frames.
+    let mut taken = Batch::with_capacity(1024);
+    bench.mem.alloc(&mut taken, 1024);
+    taken.truncate_to(taken.len() - 2, &mut bench.mem);
+    put(&mut bench, skb);
+    let counts = bench.qdisc.counts();
+    let whole = Moved { packets: 1, bytes: 4554 };
+    assert_eq!((counts.taken, counts.held), (whole, whole));
+    let mut free = Batch::with_capacity(9);
+    assert_eq!(bench.mem.alloc(&mut free, 9), 2, "the frames of the first segments are back");
+    free.consume(&mut bench.mem);
+    taken.consume(&mut bench.mem);
+    bench.check();
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    assert_eq!(bench.qdisc.counts().held.packets, 6);
+    assert_eq!(lengths(&leave(&mut bench)), [4554, 1054, 1054, 1054, 1054, 554]);
+    bench.check();
+}
+
+#[test]
+fn superframe_whose_segments_are_longer_than_the_burst_stays_whole_and_leaves() {
+    let mut bench = Bench::new(Tbf::new(8_000_000, 1053, Fifo::new(Limit::packets(9))));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    assert_eq!(lengths(&leave(&mut bench)), [4554]);
+    assert_eq!(bench.dropped(DropReason::TOO_LONG), 0);
+    bench.check();
+}
+
+#[test]
+fn limit_of_packets_counts_the_segments_of_a_superframe() {
+    let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(3))));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    bench.check();
+    let counts = bench.qdisc.counts();
+    assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
+    assert_eq!(bench.dropped(DropReason::QUEUE_LIMIT), 2);
+    assert_eq!(bench.take_all().len(), 1);
+    bench.qdisc.purge(DropReason::STOPPED, &mut bench.mem);
+    bench.check();
+    assert_eq!(bench.dropped(DropReason::STOPPED), 2);
+}
+
+#[test]
+fn packets_around_a_superframe_stay_in_order_and_those_that_were_not_given_stay() {
+    let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9))));
+    let mut batch = Batch::with_capacity(4);
+    for bytes in [100, 0, 200, 300] {
+        let mem = &mut bench.mem;
+        let skb = if bytes > 0 { udp(mem, 1, 2, 3, bytes) } else { superframe(mem, 1, 1500, 1000) };
+        assert!(batch.push(skb).is_ok());
+    }
+    bench.qdisc.enqueue(&mut batch, 3, bench.now(), &mut bench.mem);
+    assert_eq!(batch.iter().map(Skb::len).collect::<Vec<_>>(), [300]);
+    batch.consume(&mut bench.mem);
+    bench.check();
+    assert_eq!(lengths(&leave(&mut bench)), [100, 1054, 554, 200]);
+}
+
+#[test]
+fn superframe_in_memory_that_a_peer_can_write_is_cut_too() {
+    let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+    let (mut mem, now) = (pool.local(), Instant::now());
+    let mut qdisc = Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9)));
+    let (mut batch, mut out) = (Batch::with_capacity(1), Batch::with_capacity(9));
+    assert!(batch.push(superframe(&mut mem, 1, 4500, 1000)).is_ok());
+    qdisc.enqueue(&mut batch, 1, now, &mut mem);
+    qdisc.dequeue(&mut out, ALL, now, &mut mem);
+    qdisc.dequeue(&mut out, ALL, now + Duration::from_secs(1), &mut mem);
+    let mut bytes = [0; 2000];
+    for skb in out.iter() {
+        assert!(skb.data().is_empty() && skb.offload() == Offload::NONE);
+        let n = skb.copy_to(0, &mut bytes);
+        assert!(linerate_wire::tcp(&bytes[..n]).unwrap().checksum_ok());
+    }
+    assert!(out.len() > 1);
+    qdisc.purge(DropReason::STOPPED, &mut mem);
+}
+
+#[test]
+fn shaped_port_sends_a_superframe_as_segments() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (a, mut b) = Port::pair(8, &pool).unwrap();
+    let mut port = Shaped::new(a, Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(20))));
+    let (mut mem, now) = (pool.local(), Instant::now());
+    let (mut batch, mut got) = (Batch::with_capacity(1), Batch::with_capacity(8));
+    assert!(batch.push(superframe(&mut mem, 1, 4500, 1000)).is_ok());
+    assert_eq!(port.xmit(&mut batch, now), 1);
+    assert_eq!((port.counts().held.packets, batch.len()), (4, 0));
+    let due = Duration::from_micros(108);
+    assert_eq!(port.timeout(now), Some(due));
+    assert_eq!((port.xmit(&mut batch, now + due), b.rx(&mut got)), (1, 2));
+    assert!(got.iter().all(|skb| skb.len() == 1054 && skb.tcp().unwrap().checksum_ok()));
+}
