@@ -1,50 +1,24 @@
 //! Runs the commands of docs/first-hour.md, docs/two-cards.md, docs/capabilities.md and the README's section "The first packets of your
-//! own" block by block, as printed.
+//! own" block by block, as printed; `pages` runs those of other pages.
+
+mod page;
+mod pages;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use linerate::Port;
 use linerate_tests::capture::Folder;
-use linerate_tests::command::{copy_into, linerate};
+use linerate_tests::command::copy_into;
 use linerate_tests::netns::Netns;
-use linerate_tests::process::Process;
-use linerate_tests::topology::Hosts;
-use linerate_tests::{available, installed, or_skip};
+use linerate_tests::{installed, or_skip};
+
+use crate::page::{TWO_HOSTS, ran, ran_in, script, xdp_opens};
 
 const FIRST_HOUR: &str = include_str!("../../docs/first-hour.md");
 const README: &str = include_str!("../../README.md");
 const TWO_CARDS: &str = include_str!("../../docs/two-cards.md");
 const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
-/// Longest time for all blocks on a busy machine, including a build of the facade.
-const LONG: Duration = Duration::from_secs(900);
-
-/// Replaces what the page installs: uses the programs of this build.
-///
-/// Names of namespaces and mounts are private to the shell, so that the page may choose plain ones.
-const BEFORE: &str = "
-set -u
-mkdir -p /run/netns && mount -t tmpfs none /run/netns
-cargo() { case $1 in install) ;; build) case \" $* \" in *\" -p \"*) ;; *) command cargo \"$@\" ;; esac ;; *) command cargo \"$@\" ;; esac; }
-export CARGO_NET_OFFLINE=true CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=false
-";
-
-/// `sudo` for a test that runs as root. It becomes the command, so that a signal to it reaches the command, as with sudo.
-const SUDO: &str = "#!/bin/sh
-case $1 in install) ;; kill) \"$@\" ;; *) exec \"$@\" ;; esac
-";
-
-/// Checks that ports of `xdp` open, as the pages expect.
-///
-/// # Errors
-/// The reason to skip: no privilege, memory that may not be locked, or a filter of system calls.
-fn xdp_opens() -> Result<(), String> {
-    let hosts = Hosts::new()?;
-    available(hosts.middle.run(|| Port::open("xdp:w0").map(drop)))
-}
 
 #[test]
 fn first_hour_works_as_printed() {
@@ -73,19 +47,6 @@ fn first_hour_works_as_printed() {
     }
 }
 
-/// Two hosts, joined by this machine, as on the page of the first hour.
-const TWO_HOSTS: &str = "
-mount -t tmpfs none /run
-mkdir /run/netns
-for host in east west; do ip netns add $host; done
-ip link add e0 type veth peer name eth0 netns east
-ip link add w0 type veth peer name eth0 netns west
-ip -n east addr add 10.7.0.1/24 dev eth0
-ip -n west addr add 10.7.0.2/24 dev eth0
-ip -n east link set eth0 up
-ip -n west link set eth0 up
-";
-
 #[test]
 fn two_cards_are_joined_as_printed() {
     for program in ["ip", "ping", "sysctl", "unshare", "bash"] {
@@ -98,9 +59,7 @@ fn two_cards_are_joined_as_printed() {
     assert!(script.contains(show));
     let ping = "timeout 60 bash -c 'until ip netns exec east ping -c 1 -W 1 10.7.0.2; do :; done'";
     let script = script.replace(show, &format!("{ping}\n{show}"));
-    let first = "echo '== block 1'";
-    let script = script.replacen(first, &format!("{TWO_HOSTS}{first}"), 1);
-    let said = ran(&Folder::new(), &script);
+    let said = ran(&Folder::new(), &format!("{TWO_HOSTS}{script}"));
     for part in ["1 received", "AF_XDP native copy", "in flight 0   OK"] {
         assert!(said.contains(part), "no `{part}` in:\n{said}");
     }
@@ -179,36 +138,4 @@ fn capabilities_do_instead_of_root_as_printed() {
     let said = ran(&folder, &script);
     assert!(said.contains("ok    opens: e0 AF_XDP"), "{said}");
     assert_eq!(said.matches("tx 1,000 + drop 0 + in flight 0   OK").count(), 4, "{said}");
-}
-
-/// Returns the commands that a page tells its reader to type, and the number of their blocks.
-fn script(page: &str) -> (String, usize) {
-    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
-    let blocks: Vec<&str> = blocks.map(|(block, _)| block).collect();
-    let numbered = blocks.iter().enumerate();
-    let text = numbered.map(|(i, block)| format!("echo '== block {}'\n{block}", i + 1));
-    (BEFORE.to_owned() + &text.collect::<String>(), blocks.len())
-}
-
-/// Runs a script in namespaces of its own, and returns its output.
-fn ran(folder: &Folder, script: &str) -> String {
-    ran_in(&folder.path(""), folder, script)
-}
-
-/// Runs a script as [`ran`] does, in the folder `place`.
-fn ran_in(place: &str, folder: &Folder, script: &str) -> String {
-    let path = folder.path("page.sh");
-    fs::write(&path, script).unwrap();
-    let sudo = folder.path("sudo");
-    fs::write(&sudo, SUDO).unwrap();
-    fs::set_permissions(&sudo, Permissions::from_mode(0o755)).unwrap();
-    let mut shell = Command::new("unshare");
-    shell.args(["--mount", "--net", "bash", &path]).current_dir(place);
-    let paths = std::env::var("PATH").unwrap_or_default();
-    let own = linerate().parent().unwrap();
-    // The page names the folder of the build.
-    shell.env_remove("CARGO_TARGET_DIR");
-    shell.env("PATH", format!("{}:{}:{paths}", folder.path(""), own.display()));
-    let done = Process::start(shell, |mut shell| shell.spawn()).finish(LONG);
-    format!("{}\n{}", done.stdout, done.stderr)
 }
