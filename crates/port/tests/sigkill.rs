@@ -6,11 +6,10 @@ mod victim;
 
 use std::time::{Duration, Instant};
 
-use device::{available, ip};
+use device::{available, enters_netns, ip};
 use linerate_port::{Port, Want};
 use linerate_skb::{Batch, Pool};
 use linerate_sys::bpf;
-use rustix::thread::UnshareFlags;
 use victim::Victim;
 
 const ROUNDS: usize = 200;
@@ -58,17 +57,14 @@ fn a_killed_process_leaves_no_xdp_program() {
         return forward();
     }
     let thread = std::thread::spawn(|| {
-        // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
-        if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-            return eprintln!("skipped: no network namespace: {e}");
+        if !enters_netns() {
+            return;
         }
-        let made = ["v0 type veth peer name v1", "w0 type veth peer name w1"]
-            .iter()
-            .all(|pair| ip(&format!("link add {pair}")).is_some());
-        if !made
-            || ["v0", "v1", "w0", "w1"].iter().any(|i| ip(&format!("link set {i} up")).is_none())
-        {
-            return eprintln!("skipped: no veth");
+        for pair in ["v0 type veth peer name v1", "w0 type veth peer name w1"] {
+            ip(&format!("link add {pair}")).expect("a veth pair is made");
+        }
+        for end in ["v0", "v1", "w0", "w1"] {
+            ip(&format!("link set {end} up")).expect("its ends come up");
         }
         // Those of other processes, which may run on.
         let others = programs();

@@ -21,7 +21,7 @@ use std::thread::{Builder, JoinHandle, scope};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Kind, Result};
 
 /// A network namespace. It exists until this value is dropped, and no thread or socket is inside
 /// any more.
@@ -125,8 +125,7 @@ impl Netns {
         let run = || Command::new("ip").args(args.split_whitespace()).output();
         let done = self.run(run)?.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
-                Error::new(Code::Unsupported, what(), "there is no program `ip` (iproute2)")
-                    .fix("apt install iproute2")
+                Error::new(Code::Unsupported, what(), NO_IP).fix("apt install iproute2")
             }
             _ => Error::new(Code::System, what(), e.to_string()),
         })?;
@@ -142,13 +141,21 @@ impl Netns {
     }
 }
 
+/// Returns true if `e` says that the kernel refuses a network namespace to this process, or that there is no program
+/// `ip`. Tests skip by it.
+#[doc(hidden)]
+#[must_use]
+pub fn is_refused(e: &Error) -> bool {
+    e.kind() == Kind::Unsupported && (e.why.starts_with(UNSHARE) || e.why == NO_IP)
+}
+
 /// Moves the calling thread, which must end soon, into a new namespace.
 fn make() -> Result<OwnedFd> {
     // SAFETY: NEWNET only changes which interfaces this thread sees: the thread still shares
     // memory, descriptors and directories with the others. The function is unsafe because of FILES,
     // which would separate this thread's descriptors from their owners.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
-        .map_err(|e| refused("unshare", e))?;
+        .map_err(|e| refused(UNSHARE, e))?;
     let path = "/proc/thread-self/ns/net";
     let file =
         File::open(path).map_err(|e| Error::new(Code::File, WHAT, format!("{path}: {e}")))?;
@@ -178,6 +185,8 @@ fn no_thread(e: &std::io::Error) -> Error {
 }
 
 const WHAT: &str = "cannot have a network namespace";
+const UNSHARE: &str = "unshare";
+const NO_IP: &str = "there is no program `ip` (iproute2)";
 
 #[cfg(test)]
 mod tests {
@@ -187,7 +196,7 @@ mod tests {
     fn netns() -> Option<Netns> {
         match Netns::new() {
             Ok(netns) => Some(netns),
-            Err(e) if e.kind() == crate::Kind::Unsupported => {
+            Err(e) if is_refused(&e) => {
                 println!("skipped: {e}");
                 None
             }
@@ -216,7 +225,7 @@ mod tests {
         let Some(netns) = netns() else { return };
         netns.quiet().unwrap();
         match netns.ip("link add dev v0 type veth peer name v1") {
-            Err(e) if e.code == Code::Unsupported => return println!("skipped: {e}"),
+            Err(e) if is_refused(&e) => return println!("skipped: {e}"),
             made => made.map(drop).unwrap(),
         }
         netns.ip("link set dev v0 up").unwrap();
@@ -230,8 +239,9 @@ mod tests {
     #[test]
     fn namespace_ends_with_its_last_handle() {
         let Some(netns) = netns() else { return };
-        if let Err(e) = netns.ip("-V") {
-            return println!("skipped: {e}");
+        match netns.ip("-V") {
+            Err(e) if is_refused(&e) => return println!("skipped: {e}"),
+            said => said.map(drop).unwrap(),
         }
         let other = Netns::new().unwrap();
         let pair = format!("link add dev v0 type veth peer name v1 netns {}", other.path());
@@ -260,8 +270,12 @@ mod tests {
             (Errno::INVAL, Code::Unsupported, "CONFIG_NET_NS"),
             (Errno::NOSPC, Code::Unsupported, "max_net_namespaces"),
         ] {
-            let e = refused("unshare", errno);
-            assert!(e.code == code && e.fix.contains(fix), "{e}");
+            let e = refused(UNSHARE, errno);
+            assert!(e.code == code && e.fix.contains(fix) && is_refused(&e), "{e}");
+        }
+        for (call, errno) in [(UNSHARE, Errno::NOMEM), ("setns", Errno::PERM)] {
+            let e = refused(call, errno);
+            assert!(!is_refused(&e), "a test must not skip by it: {e}");
         }
     }
 }

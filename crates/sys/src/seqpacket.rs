@@ -226,7 +226,8 @@ mod tests {
     fn descriptors_are_refused_until_they_are_taken() {
         let (_listener, near, far) = pair(&path("rights"));
         assert_eq!(near.peer_user().unwrap(), rustix::process::geteuid().as_raw());
-        if passes_rights(&near.fd).is_err() {
+        if let Err(e) = passes_rights(&near.fd) {
+            assert_eq!(e.raw_os_error(), Some(libc::ENOPROTOOPT), "{e}");
             assert!(!near.refuses_descriptors() && !far.refuses_descriptors());
             return eprintln!("skipped: no SO_PASSRIGHTS before Linux 6.16");
         }

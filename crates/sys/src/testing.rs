@@ -1,8 +1,10 @@
 //! Parts that the tests of this crate share: a network namespace per test.
 
+use std::io::ErrorKind;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 
 /// Runs `test` on a thread of its own inside a fresh network namespace, which dies with it.
@@ -10,15 +12,21 @@ use rustix::thread::UnshareFlags;
 /// Skips, saying so, where that takes privileges or tools that are missing.
 pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        if Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: there is no `ip` command");
-            return;
+        match Command::new("ip").arg("-V").output() {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return eprintln!("skipped: there is no `ip` command");
+            }
+            said => drop(said.unwrap()),
         }
         // SAFETY: NEWNET only changes which interfaces this thread sees; the thread still shares
         // its descriptors.
         match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             Ok(()) => test(),
-            Err(e) => eprintln!("skipped: no network namespace: {e}"),
+            // As `netns::is_refused`.
+            Err(e @ (Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::NOSPC)) => {
+                eprintln!("skipped: no network namespace: {e}");
+            }
+            Err(e) => panic!("unshare: {e}"),
         }
     });
     if let Err(panic) = thread.join() {

@@ -177,8 +177,9 @@ mod tests {
 
     #[test]
     fn a_command_about_an_interface_is_run_where_it_changes_nothing() {
-        if let Err(e) = Netns::new().and_then(|netns| netns.ip("link")) {
-            return eprintln!("skipped: {e}");
+        match Netns::new().and_then(|netns| netns.ip("link")) {
+            Err(e) if linerate_sys::netns::is_refused(&e) => return eprintln!("skipped: {e}"),
+            shown => drop(shown.unwrap()),
         }
         assert_eq!(Fix::of("ip link set eth7 up").unwrap().proof, Proof::Ran);
         assert_eq!(Fix::of("bring it up: ip link set eth7 up").unwrap().proof, Proof::Ran);

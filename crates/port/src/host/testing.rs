@@ -3,6 +3,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::is_refused;
 use linerate_wire::{checksum, stamp};
 use rustix::fs::{CWD, FileType, Mode};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 
@@ -30,9 +32,11 @@ pub(crate) const LONG: Duration = Duration::from_secs(5);
 /// Skips, saying so, where that takes privileges or tools that are missing.
 pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        if Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: there is no `ip` command");
-            return;
+        match Command::new("ip").arg("-V").output() {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return eprintln!("skipped: there is no `ip` command");
+            }
+            said => drop(said.unwrap()),
         }
         // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
         match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
@@ -45,7 +49,11 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
                 }
                 test();
             }
-            Err(e) => eprintln!("skipped: no network namespace: {e}"),
+            // As `linerate_sys::netns::is_refused`.
+            Err(e @ (Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::NOSPC)) => {
+                eprintln!("skipped: no network namespace: {e}");
+            }
+            Err(e) => panic!("unshare: {e}"),
         }
     });
     if let Err(panic) = thread.join() {
@@ -85,6 +93,25 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
         ip("link del probe0");
         test();
     });
+}
+
+/// Runs `tc qdisc add` with `args`; returns false, and says why, if there is no `tc`, or no such queue in this kernel.
+pub(crate) fn adds_qdisc(args: &str) -> bool {
+    let words = ["qdisc", "add"].into_iter().chain(args.split(' '));
+    let done = match Command::new("tc").args(words).output() {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no `tc` command");
+            return false;
+        }
+        done => done.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&done.stderr);
+    if said.contains("qdisc kind is unknown") {
+        eprintln!("skipped: this kernel lacks a queue: {args}: {}", said.trim());
+        return false;
+    }
+    assert!(done.status.success(), "tc qdisc add {args}: {said}");
+    true
 }
 
 /// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU; returns false,
@@ -157,7 +184,10 @@ pub(crate) fn wait_running(name: &str) {
 pub(crate) fn assert_answers_ping(address: &str) {
     match Command::new("ping").args(["-c1", "-w5", address]).output() {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout)),
-        Err(e) => eprintln!("skipped in part: there is no `ping` command: {e}"),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped in part: there is no `ping` command");
+        }
+        Err(e) => panic!("ping: {e}"),
     }
 }
 

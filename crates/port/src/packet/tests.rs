@@ -344,13 +344,7 @@ fn shape(limit: &str) -> bool {
 
 /// Shapes v0 by a token bucket; returns false if the machine lacks something for this.
 fn token_bucket(args: &str) -> bool {
-    let args = format!("qdisc add dev v0 root tbf {args}");
-    let done = std::process::Command::new("tc").args(args.split(' ')).status();
-    let shaped = done.is_ok_and(|status| status.success());
-    if !shaped {
-        eprintln!("skipped: there is no `tc` command, or no token bucket in this kernel");
-    }
-    shaped
+    adds_qdisc(&format!("dev v0 root tbf {args}"))
 }
 
 #[test]

@@ -352,9 +352,12 @@ fn without_a_ring_a_frame_that_is_too_long_is_cut_and_its_length_told() {
 #[test]
 fn without_a_ring_a_frame_that_the_kernel_drops_ends_its_batch_and_is_no_error_of_a_later_call() {
     in_netns(|| {
+        let has_none = |e: &crate::Error| {
+            e.kind() == crate::Kind::Unsupported && e.why.starts_with("open(/dev/net/tun): ")
+        };
         let tap = match Tap::open("t0", TapOffloads::ALL) {
-            Ok(tap) => tap,
-            Err(e) => return eprintln!("skipped: {e}"),
+            Err(e) if has_none(&e) => return eprintln!("skipped: {e}"),
+            tap => tap.unwrap(),
         };
         ip("link set t0 up");
         let interface = Interface::open("t0").unwrap();

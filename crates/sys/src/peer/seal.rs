@@ -125,11 +125,12 @@ mod tests {
     /// Returns two regions of huge pages, writable and read-only for others; `None`, with one
     /// message, if the machine has none.
     fn huge() -> Option<[Region; 2]> {
-        use crate::mem::{HUGE_BYTES, Others};
+        use crate::mem::{HUGE_BYTES, Others, lacks_huge_pages};
         let region = |others| Region::for_others("test", HUGE_BYTES, Huge::Require, others);
         match (region(Others::Write), region(Others::Read)) {
             (Ok(written), Ok(read)) => Some([written, read]),
             (Err(e), _) | (_, Err(e)) => {
+                assert!(lacks_huge_pages(&e), "{e}");
                 eprintln!("skipped: no huge pages: {e}");
                 None
             }

@@ -60,6 +60,10 @@ impl Stuck {
                 Some(Stuck { file: File::open(path).unwrap(), server })
             }
             Err(_) => {
+                // No privilege, no device, or no such file system in the kernel.
+                let errnos = [libc::EPERM, libc::EACCES, libc::ENOENT, libc::ENODEV];
+                let is_reason = |errno| told.contains(&format!("(os error {errno})"));
+                assert!(errnos.into_iter().any(is_reason), "{told:?}");
                 eprintln!("skipped: no file system in user space: {told}");
                 let _ = (server.kill(), server.wait());
                 None

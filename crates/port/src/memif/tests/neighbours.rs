@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use linerate_sys::seqpacket::{Listener, Seqpacket};
 use linerate_sys::wait::{EventFd, poll_readable};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::thread::Uid;
 
 use super::super::channel::Channel;
@@ -379,7 +380,7 @@ fn full_and_blocking_doorbell_holds_up_no_server() {
     drop((client, port));
 }
 
-/// Runs `work` on a thread of another user; returns false, with a note on stderr, if this process
+/// Runs `work` on a thread of another user; returns `None`, with a note on stderr, if this process
 /// may not do so.
 pub fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
@@ -389,9 +390,13 @@ pub fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
                 eprintln!("skipped: this is that user");
                 return None;
             }
-            if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
-                eprintln!("skipped: no right to change the user");
-                return None;
+            match rustix::thread::set_thread_res_uid(nobody, nobody, nobody) {
+                // EINVAL: the user namespace has no such user.
+                Err(e @ (Errno::PERM | Errno::INVAL)) => {
+                    eprintln!("skipped: no right to change the user: {e}");
+                    return None;
+                }
+                done => done.unwrap(),
             }
             Some(work())
         };

@@ -9,8 +9,8 @@ use linerate_skb::{Batch, DropReason, Local, Offload, Pool};
 use super::super::queue::tests::open;
 use super::{frames, pool};
 use crate::host::testing::{
-    LONG, assert_settled, bytes, eventually, in_netns_with_xdp, ip, move_away_and_back, queue,
-    receive, veth, wait_running,
+    LONG, adds_qdisc, assert_settled, bytes, eventually, in_netns_with_xdp, ip, move_away_and_back,
+    queue, receive, veth, wait_running,
 };
 use crate::{QueueOps, Want};
 
@@ -20,9 +20,10 @@ const PACKETS: usize = 8;
 /// More packets than the kernel takes out of a transmit ring at once: the send buffer of a socket is full with fewer.
 const MANY: usize = 300;
 
-/// Runs tc(8); false if this kernel has no such queue.
-fn tc(args: &str) -> bool {
-    Command::new("tc").args(args.split(' ')).status().is_ok_and(|status| status.success())
+/// Removes the slow queue of v0.
+fn end_the_queue() {
+    let done = Command::new("tc").args("qdisc del dev v0 root".split(' ')).status().unwrap();
+    assert!(done.success(), "{done}");
 }
 
 /// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets [`PACKETS`] packets of 1000 bytes to send.
@@ -41,8 +42,8 @@ fn behind_a_queue_with(
         ip("link add link v0 name m0 type macvlan mode bridge");
         ip("link set m0 up");
         wait_running("m0");
-        if !tc(&format!("qdisc add dev v0 root tbf rate {kbit}kbit burst 1600 limit 1000000")) {
-            return eprintln!("skipped: no tc, or no tbf in this kernel");
+        if !adds_qdisc(&format!("dev v0 root tbf rate {kbit}kbit burst 1600 limit 1000000")) {
+            return;
         }
         let pool = pool(4096);
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(packets.max(64)));
@@ -76,7 +77,7 @@ fn packets_that_wait_in_the_kernel_are_no_reason_to_have_another_socket() {
         // At least one packet was sent before the queue was full.
         assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
         // The kernel drops the queued packets, which completes them.
-        assert!(tc("qdisc del dev v0 root"));
+        end_the_queue();
         drop(queue);
         batch.clear();
         assert_settled(pool);
@@ -100,7 +101,7 @@ fn socket_that_the_kernel_has_unbound_stays_open_while_the_kernel_has_its_packet
         assert_eq!(queue.counters().driver.resets, 0);
         assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
         // The kernel drops the queued packets, which completes them.
-        assert!(tc("qdisc del dev v0 root"));
+        end_the_queue();
         eventually(|| {
             queue.rx(mem, batch, 64);
             let _ = queue.arm(Want::Frames);
@@ -170,7 +171,7 @@ fn reap_reports_packets_until_the_kernel_has_sent_them() {
         assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
         assert!(queue.reap(mem) >= PACKETS - 3, "{:#}", pool.ledger());
         // The kernel drops the queued packets, which completes them.
-        assert!(tc("qdisc del dev v0 root"));
+        end_the_queue();
         eventually(|| queue.reap(mem) == 0);
         assert_eq!(under_way(pool), 0, "{:#}", pool.ledger());
     });
