@@ -27,7 +27,9 @@ fn lines(words: &str) -> Option<Ended> {
         return None;
     }
     let ended = run(&format!("lines {words}"));
-    if ended.err.contains("cannot start the emulator") || ended.err.contains("unknown option") {
+    let is_absent = ["cannot start the emulator", "No such file or directory"];
+    let is_absent = is_absent.iter().all(|words| ended.err.contains(words));
+    if is_absent || ended.err.contains("unknown option") {
         eprintln!("skipped: no qemu-x86_64 that loads plugins (apt-get install qemu-user)");
         return None;
     }

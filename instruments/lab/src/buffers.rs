@@ -205,6 +205,10 @@ mod tests {
     use crate::knobs::Reading;
     use crate::scenario;
 
+    /// Beginnings of the reasons where a machine lacks something for a side.
+    const LACKS: [&str; 4] =
+        ["pkg-config: ", "cc: ", "its clock is another one", "there are no huge pages left"];
+
     fn words(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
     }
@@ -270,7 +274,8 @@ mod tests {
             match sample(&words(&format!("{side} bulk --bursts 500 --reps 1"))) {
                 Ok(line) => assert!(line.contains("\"packets\":16000"), "{line}"),
                 Err(e) => {
-                    assert_eq!(e.code, Code::Unsupported, "{e}");
+                    let lacks = LACKS.iter().any(|why| e.why.starts_with(why));
+                    assert!(e.code == Code::Unsupported && lacks, "{e}");
                     assert!(!e.fix.is_empty(), "{e}");
                     println!("skipped: {e}");
                 }

@@ -147,6 +147,7 @@ mod tests {
         match meter.start() {
             Ok(()) => true,
             Err(e) => {
+                assert!(linerate_sys::thread::keeps_no_account(&e), "{e}");
                 println!("skipped: {e}");
                 false
             }

@@ -4,11 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use linerate_lab::scenario::Place;
+use linerate_lab::Result;
+use linerate_lab::scenario::{Place, is_missing_here};
 use linerate_lab::settings::Settings;
 use linerate_lab::triage::{Cap, Case, Cause, Extra, Triage};
-use linerate_lab::{Code, Error, Kind, Result};
-use linerate_sys::xdp::is_limit_of_locked_memory;
 
 /// Lock that runs these tests one at a time, because each uses every CPU.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -30,13 +29,6 @@ fn look(settings: &Settings, second: bool, caps: &[Cap]) -> Result<Triage> {
     let mut case = Case::new(settings);
     case.look(&extra, &place, |_| {})?;
     Ok(case.answer())
-}
-
-/// Returns true if this machine or this user cannot run a device: it needs a privilege, or more
-/// locked memory than RLIMIT_MEMLOCK allows.
-fn is_missing_here(e: &Error) -> bool {
-    let is_limited = e.code == Code::Memory && is_limit_of_locked_memory(&e.why);
-    e.kind() == Kind::Unsupported || is_limited
 }
 
 /// Asserts that triage finds exactly these causes for the planted fault, in any order.

@@ -5,13 +5,14 @@
 //! filter keeps perf_event_open from us. The kernel's own events go the same way through the same
 //! code as a counter's.
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use linerate_prof::pmu::{Counting, Counts, Event, Quantity, capacity};
+use linerate_prof::pmu::{Counting, Counts, Event, Quantity, capacity, is_refused};
 use linerate_prof::{Code, Error, Result};
-use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu};
 use rustix::time::{ClockId, clock_gettime};
 
 fn events(names: &[&str]) -> Result<Vec<Event>> {
@@ -22,9 +23,28 @@ fn counting(names: &[&str]) -> Result<Counting> {
     Counting::of_this_thread(&events(names)?)
 }
 
-/// Returns the success, or prints why this machine refuses.
+/// Returns the success; `None`, with a message, if the machine refuses what is tried: events, more of them at once, an
+/// event that this family of CPU has not, or pinned threads; or if others used the counters for a part of the time.
 fn or_skip<T>(tried: Result<T>) -> Option<T> {
-    tried.inspect_err(|e| println!("skipped: {e}")).ok()
+    let is_reason = |e: &Error| {
+        let is_limit = match e.code {
+            Code::Unsupported => {
+                e.why.starts_with("this machine counts ")
+                    || e.fix.starts_with("count by a raw code")
+            }
+            Code::Busy => e.why.starts_with("the counters were ours for "),
+            _ => false,
+        };
+        is_limit || is_refused(e) || is_filtered(e)
+    };
+    match tried {
+        Err(e) if is_reason(&e) => {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+        Ok(done) => Some(done),
+    }
 }
 
 /// Returns a counting that this machine allows, or why not, printed.
@@ -271,7 +291,12 @@ fn a_window_is_of_its_own_thread_only() {
 fn between_the_edges_of_a_window_there_is_no_system_call_however_long_it_is() {
     const ID: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id";
     const TRACEPOINT: u32 = 2;
-    let Ok(id) = std::fs::read_to_string(ID) else { return println!("skipped: no {ID}") };
+    let id = match std::fs::read_to_string(ID) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return println!("skipped: no {ID}: {e}");
+        }
+        id => id.unwrap(),
+    };
     let config = id.trim().parse().unwrap();
     let name = "raw_syscalls:sys_enter".to_string();
     let calls = Event::new(name, TRACEPOINT, config);

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use linerate_prof::pmu;
+use linerate_prof::pmu::{self, is_refused};
 use linerate_prof::profile::{Origin, Profile, Row, Space};
 use linerate_prof::sample::{Recorder, Recording, Target, What};
-use linerate_prof::{Code, Error, Result};
+use linerate_prof::{Code, Result};
 
 const ROLE: &str = "LINERATE_SAMPLING_ROLE";
 
@@ -147,13 +147,6 @@ fn started(recording: Result<Recording>) -> Option<Recording> {
         }
         Err(e) => panic!("{e}"),
     }
-}
-
-/// Returns true if the kernel allows no sampling here: it has no such event, this user may not
-/// sample, or may lock no memory for the rings.
-fn is_refused(e: &Error) -> bool {
-    let is_limited = e.code == Code::Memory && e.fix.contains("kernel.perf_event_mlock_kb");
-    is_limited || matches!(e.code, Code::Permission | Code::Unsupported)
 }
 
 fn at(hz: u32) -> Recorder {
@@ -402,7 +395,9 @@ fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
             assert!(count(&profile, "works_seven") > 100, "{}", show(&profile));
         }
         Err(e) => {
-            assert!(is_refused(&e), "{e:?}");
+            // Counters of some virtual machines raise no interrupt.
+            let is_without = e.why.contains("perf_event_open: Operation not supported");
+            assert!(is_refused(&e) || is_without, "{e:?}");
             assert!(!e.fix.is_empty(), "{e:?}");
             println!("skipped: {e}");
         }
@@ -469,10 +464,12 @@ fn few_descriptors() {
 #[test]
 fn a_process_that_lives_in_another_namespace_than_proc_is_refused_and_not_mistaken() {
     let mut inside = Command::new("unshare");
-    let Ok(own) = std::env::current_exe() else { return };
+    let own = std::env::current_exe().unwrap();
     inside.args(["--pid", "--fork"]).arg(own).stdin(Stdio::null());
     inside.args(["--ignored", "--exact", "program", "--nocapture"]).env(ROLE, "foreign-proc");
     match inside.output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => println!("skipped: unshare: {e}"),
+        Err(e) => panic!("unshare: {e}"),
         Ok(output) if String::from_utf8_lossy(&output.stderr).starts_with("unshare: ") => {
             println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
@@ -480,7 +477,6 @@ fn a_process_that_lives_in_another_namespace_than_proc_is_refused_and_not_mistak
             let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
             assert!(output.status.success() && ran, "{output:?}");
         }
-        Err(e) => println!("skipped: unshare: {e}"),
     }
 }
 

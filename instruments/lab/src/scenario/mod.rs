@@ -24,11 +24,14 @@ mod command;
 mod crew;
 mod engine;
 mod host;
+mod missing;
 pub(crate) mod pause;
 mod pool_figures;
 
 pub(crate) use host::RECEIVER_COUNTERS;
 pub use host::play;
+#[doc(hidden)]
+pub use missing::is_missing_here;
 
 /// All scenarios of this crate.
 pub static SCENARIOS: [&dyn Scenario; 4] =

@@ -1,15 +1,17 @@
 """Prints the golden values of the lab's statistics: python3 stats.py > stats.json
 
-Made with Python 3, NumPy 2, SciPy 1.17.1 and statsmodels 0.15.0 (pip install scipy statsmodels). Nothing of it is
-linerate's own: each value is SciPy's or statsmodels', or follows from their distributions in one line.
-`linerate_lab::analysis::golden` compares.
+Made with Python 3, NumPy 2, SciPy 1.17.1 and statsmodels 0.15.0 (pip install scipy statsmodels). Tests,
+distributions, regressions and the intervals of a rate and of a difference of rates are SciPy's and statsmodels'.
+Formulas that they have no public function for are written here, from the papers that are named beside them:
+`lower_rank`, `ratio_of_sums`, `none_of`, `none_beside`, `mover` and the corrections of `ratio_of_rates`. Linerate's
+own are the choices which of them a statistic uses (`middle`, `unpaired`, `least`), and the values of `holm` are made by
+hand. No code is shared with the crate. `linerate_lab::analysis::golden` compares.
 """
 
 import json
 import numpy as np
 import statsmodels.api as sm
 from scipy import stats
-from statsmodels.stats._inference_tools import _mover_confint as mover
 from statsmodels.stats.rates import confint_poisson, confint_poisson_2indep
 
 random = np.random.default_rng(20260101)
@@ -114,6 +116,14 @@ def none_of_bursts():
         yield *parts, level, none_beside(events, lengths, other.sum(), level)
 
 
+def mover(one, other):
+    """The interval of a difference of two figures, each with its interval [figure, low, high] (Zou and Donner,
+    Statistics in Medicine 27, 2008). statsmodels has it for rates and shares only."""
+    low = np.sqrt((one[0] - one[1]) ** 2 + (other[0] - other[2]) ** 2)
+    high = np.sqrt((one[0] - one[2]) ** 2 + (other[0] - other[1]) ** 2)
+    return one[0] - other[0] - low, one[0] - other[0] + high
+
+
 def difference():
     """Two rates with their intervals, and the interval of their difference (MOVER: Zou and Donner 2008)."""
     for (one, first), (other, second) in [((9, 2), (4, 3)), ((40, 10), (3, 0.5)), ((1, 1), (25, 4))]:
@@ -143,8 +153,7 @@ def unpaired():
         return np.stack([over, under], 2).tolist()
 
     def change(one, other):
-        ends = mover(other[0], one[0], other[1:], one[1:], contrast="diff")
-        return [float(100 * np.expm1(log)) for log in (other[0] - one[0], *ends)]
+        return [float(100 * np.expm1(log)) for log in (other[0] - one[0], *mover(other, one))]
 
     for n, m, each in [(12, 15, 1), (9, 10, 3), (30, 8, 2)]:
         one, other = windows(n, each, 0.2), windows(m, each, 0.21)

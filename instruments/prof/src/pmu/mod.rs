@@ -26,6 +26,8 @@ pub mod window;
 pub use capacity::{Capacity, capacity};
 pub use describe::{Described, describe};
 pub use event::{Event, Fallback, Quantity};
+#[doc(hidden)]
+pub use open::is_refused;
 pub use table::{Family, Standing};
 pub use window::{Count, Counting, Counts};
 

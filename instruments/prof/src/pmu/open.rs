@@ -140,7 +140,7 @@ fn remedy_at(level: u8, event: Option<&Event>, e: &io::Error) -> (Code, String, 
         // the event.
         Some(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::INVAL) => {
             if event.is_some_and(|event| !event.is_software()) && !has_pmu() {
-                let why = format!("this machine shows no performance counters ({why})");
+                let why = format!("{NO_COUNTERS} ({why})");
                 let fix = "run on hardware, or give the virtual machine a PMU";
                 return (Code::Unsupported, why, fix.into());
             }
@@ -150,6 +150,36 @@ fn remedy_at(level: u8, event: Option<&Event>, e: &io::Error) -> (Code, String, 
         Some(Errno::MFILE) => (Code::System, why, "ulimit -n 4096".into()),
         Some(Errno::NFILE) => (Code::System, why, "as root: raise sysctl fs.file-max".into()),
         _ => (Code::System, why, String::new()),
+    }
+}
+
+const NO_COUNTERS: &str = "this machine shows no performance counters";
+
+/// The words of the reasons where the kernel, or a filter of system calls, refuses events to this process, and where
+/// the machine has no counters.
+const REFUSALS: [&str; 5] = [
+    "perf_event_open: Operation not permitted",
+    "perf_event_open: Permission denied",
+    "perf_event_open: Function not implemented",
+    "perf_event_open: No such device",
+    NO_COUNTERS,
+];
+
+/// Returns true if the reason of an `E-PERM` or `E-UNSUPPORTED`, or a text that contains it, is one of those.
+pub(crate) fn is_refusal(why: &str) -> bool {
+    REFUSALS.iter().any(|words| why.contains(words))
+}
+
+/// Returns true if `e` says that the kernel, or a filter of system calls, refuses events to this process, that the
+/// machine has no counters, or that this user may lock too little memory for the rings of a recording. Tests skip by
+/// it.
+#[doc(hidden)]
+#[must_use]
+pub fn is_refused(e: &Error) -> bool {
+    match e.code {
+        Code::Permission | Code::Unsupported => is_refusal(&e.why),
+        Code::Memory => e.why.contains("kernel.perf_event_mlock_kb"),
+        _ => false,
     }
 }
 
@@ -185,7 +215,14 @@ mod tests {
     fn without_the_kernels_share_its_own_events_read_zero() {
         let switches = [Event::parse("context-switches").unwrap()];
         let count = |scope| {
-            let mut opened = Opened::of_this_thread(&switches, scope).ok()?;
+            let mut opened = match Opened::of_this_thread(&switches, scope) {
+                Ok(opened) => opened,
+                Err(refused) => {
+                    let e = refused.explain(&switches);
+                    assert!(is_refused(&e), "{e}");
+                    return None;
+                }
+            };
             std::thread::sleep(Duration::from_millis(1));
             opened.read().unwrap().counts.first().copied()
         };
@@ -213,6 +250,7 @@ mod tests {
         assert!(own.code == Code::Permission && !own.fix.contains("seccomp"), "{own}");
         let absent = explained(&["page-faults"], 0, Errno::NOENT);
         assert_eq!(absent.code, Code::Unsupported);
+        assert!([&denied, &hidden, &own].into_iter().all(is_refused) && !is_refused(&absent));
         assert!(absent.why.contains("does not have it"), "{absent}");
     }
 

@@ -90,6 +90,9 @@ fn try_links() -> Result<()> {
     permitted(Netns::new().and_then(|netns| netns.ip(link))).map(drop)
 }
 
+/// The operation that fails without a privilege for namespaces and links, or without veth.
+pub(super) const NO_LINKS: &str = "cannot make hosts and links of a scenario";
+
 /// Texts by which `ip` reports a missing privilege, or a kernel without veth.
 const REFUSALS: [&str; 4] = [
     "Operation not permitted",
@@ -109,8 +112,7 @@ pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
         if !is_refusal {
             return e;
         }
-        let what = "cannot make hosts and links of a scenario";
-        Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))
+        Error::new(Code::Permission, NO_LINKS, format!("{}: {}", e.what, e.why))
             .fix("sudo linerate lab run …, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW")
     })
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use linerate_prof::pmu;
 use linerate_prof::stage::{Stage, stage_of};
 use linerate_sys::thread::allowed_cpus;
-use linerate_sys::xdp::is_limit_of_locked_memory;
 
 use super::config::Workload;
 use super::*;
-use crate::Kind;
 use crate::experiment::builtin;
+use crate::scenario::is_missing_here;
 use crate::window::Window;
 use threads::{cpus_of, napi, numbered, ours, running};
 
@@ -43,17 +43,12 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
         Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None, stop: Arc::default() };
     match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
         Ok(bench) => Some((alone, bench)),
-        Err(e) if e.kind() == Kind::Unsupported || is_limited(&e) => {
+        Err(e) if is_missing_here(&e) => {
             println!("skipped: {e}");
             None
         }
         Err(e) => panic!("{e}"),
     }
-}
-
-/// Returns true if this user may not lock as much memory as AF_XDP needs.
-fn is_limited(e: &Error) -> bool {
-    e.code == Code::Memory && is_limit_of_locked_memory(&e.why)
 }
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
@@ -218,8 +213,8 @@ fn profiled(bench: &mut dyn Bench) {
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
         let profiles = match bench.profile(2 * WINDOW) {
-            Ok(profiles) => profiles,
-            Err(e) => return println!("skipped: {e}"),
+            Err(e) if pmu::is_refused(&e) => return println!("skipped: {e}"),
+            profiles => profiles.unwrap(),
         };
         let profile = &profiles[0];
         let is_hidden = |remark: &String| remark.contains("left out") || remark.contains("hides");
@@ -526,7 +521,7 @@ fn a_profile_names_functions_and_packets() {
     let mut is_sampled = false;
     for _ in 0..20 {
         let profiles = match bench.profile(Duration::from_millis(300)) {
-            Err(e) if e.kind() == Kind::Unsupported => {
+            Err(e) if pmu::is_refused(&e) => {
                 println!("skipped: {e}");
                 is_sampled = true;
                 break;
@@ -554,8 +549,8 @@ fn a_profile_of_the_machine_has_the_kernels_path_of_senders_and_engine() {
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
         let profiles = match bench.profile(2 * WINDOW) {
-            Ok(profiles) => profiles,
-            Err(e) => return println!("skipped: {e}"),
+            Err(e) if pmu::is_refused(&e) => return println!("skipped: {e}"),
+            profiles => profiles.unwrap(),
         };
         let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
         if profile.remarks.iter().any(|remark| remark.contains("left out")) {
