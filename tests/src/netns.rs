@@ -15,10 +15,15 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::installed;
 use crate::process::Process;
+
+/// The words of `ip` where a kernel lacks a kind of interface, or a process a privilege.
+const REFUSALS: [&str; 3] =
+    ["Unknown device type", "Operation not supported", "Operation not permitted"];
 
 type Order = (Command, Sender<std::io::Result<Child>>);
 
@@ -41,7 +46,7 @@ impl Netns {
         let (orders, ordered) = channel();
         let (made, making) = channel();
         let thread = std::thread::spawn(move || serve(&made, &ordered));
-        let fd = making.recv().unwrap_or_else(|_| Err("the thread inside died".into()))?;
+        let fd = making.recv().expect("the thread inside answers")?;
         let netns = Netns { fd, orders: Some(orders), thread: Some(thread) };
         netns.run(|| {
             for which in ["all", "default"] {
@@ -98,15 +103,24 @@ impl Netns {
         self.try_ip(args).unwrap_or_else(|why| panic!("ip {args}: {why}"))
     }
 
-    /// Runs an `ip` command as [`Netns::ip`] does, and returns its failure instead of panicking.
+    /// Runs an `ip` command as [`Netns::ip`] does, for what a kernel may lack.
     ///
     /// # Errors
-    /// The output of `ip` on stderr.
+    /// The reason to skip, in the words of `ip`: the kernel has no interface of this kind, or refuses it to this
+    /// process.
+    ///
+    /// # Panics
+    /// If it fails for any other reason.
     pub fn try_ip(&self, args: &str) -> Result<String, String> {
         let mut ip = Command::new("ip");
         ip.args(args.split_whitespace());
         let done = self.start(ip).finish(crate::wait::SOON);
-        if done.code() == 0 { Ok(done.stdout) } else { Err(done.stderr) }
+        if done.code() == 0 {
+            return Ok(done.stdout);
+        }
+        let is_reason = REFUSALS.iter().any(|words| done.stderr.contains(words));
+        assert!(is_reason, "this is no reason to skip: ip {args}: {}", done.stderr);
+        Err(done.stderr)
     }
 
     /// Starts `command` in the namespace.
@@ -213,10 +227,14 @@ fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
     // FILES, is not set.
     let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
     let fd = match unshared {
-        Ok(()) => File::open("/proc/thread-self/ns/net").map(OwnedFd::from),
-        Err(errno) => Err(errno.into()),
+        Ok(()) => Ok(File::open("/proc/thread-self/ns/net").expect("procfs").into()),
+        // As `linerate_sys::netns::is_refused`.
+        Err(e @ (Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::NOSPC)) => {
+            Err(format!("no network namespace: {e}"))
+        }
+        Err(e) => panic!("this is no reason to skip: unshare: {e}"),
     };
-    let _ = made.send(fd.map_err(|e| format!("no network namespace: {e}")));
+    let _ = made.send(fd);
     for (mut command, answer) in ordered {
         let _ = answer.send(command.spawn());
     }

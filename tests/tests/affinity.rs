@@ -6,6 +6,7 @@
 //! ```
 
 use std::fs;
+use std::io::ErrorKind;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -85,6 +86,33 @@ fn folder(interface: &str) -> NetFolder {
     NetFolder::open(&Interface::open(interface).unwrap()).unwrap()
 }
 
+/// Makes NAPI of an interface threaded.
+///
+/// # Errors
+/// The reason to skip: the kernel is older than Linux 5.12, or /sys is read-only.
+fn have_threads(interface: &str) -> Result<(), String> {
+    match folder(interface).write("threaded", "1") {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ReadOnlyFilesystem) => {
+            Err(format!("NAPI has no threads: {e}"))
+        }
+        Err(e) => panic!("this is no reason to skip: {e}"),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Returns the guard of interrupts that are NAPI's threads.
+///
+/// # Errors
+/// As [`have_threads`].
+fn unless_old(guard: linerate::Result<InterruptGuard>) -> Result<InterruptGuard, String> {
+    guard.map_err(|e| {
+        let reasons = ["before Linux 5.12", "Read-only file system"];
+        let is_reason = reasons.iter().any(|words| e.why.contains(words));
+        assert!(is_reason, "this is no reason to skip: {e:?}");
+        e.to_string()
+    })
+}
+
 /// Sends to the other end of a pair until the result is dropped.
 fn send(to: &str) -> Running {
     let engine = Engine::builder().port("source", "gen:,rate=20kpps,burst=8");
@@ -121,7 +149,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     let mut poller_pin = WorkerPin::new(&poller.control(), 0);
     let (_, poller_id, poller) = turning(poller, &ends);
     let (mut app_pin, app_id, app) = turning(app, &ends);
-    let mut irq = or_skip!(netns.run(|| InterruptGuard::of("affin0")));
+    let mut irq = or_skip!(netns.run(|| unless_old(InterruptGuard::of("affin0"))));
     println!("{}, notes {:?}", irq.moved(), irq.notes());
     let napi = irq.threads();
     assert_eq!(napi.len(), 1, "{napi:?}");
@@ -174,7 +202,7 @@ fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
     let e = netns.run(|| InterruptGuard::found("affin2").unwrap_err());
     assert!(e.code == Code::Unsupported && e.why.contains("its NAPI has no threads"), "{e}");
     assert_eq!(threaded(&netns, "affin2"), "0");
-    or_skip!(netns.run(|| folder("affin2").write("threaded", "1")));
+    or_skip!(netns.run(|| have_threads("affin2")));
     let guard = netns.run(|| InterruptGuard::found("affin2").unwrap());
     let napi = guard.threads()[0];
     let (running, sending) = (engine.start().unwrap(), netns.run(|| send("affin3")));
@@ -249,7 +277,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     until_true("a run", SOON, || run.stderr().contains("--place napi starts NAPI threads"));
     run.signal(Signal::TERM);
     let _ = run.finish(SOON);
-    or_skip!(netns.run(|| folder("affin4").write("threaded", "1")));
+    or_skip!(netns.run(|| have_threads("affin4")));
     let napi = netns.run(|| InterruptGuard::found("affin4").unwrap().threads()[0]);
     let is_moved = || allowed_cpus_of(napi).unwrap().len() == 1;
     for _ in 0..20 {
@@ -279,7 +307,7 @@ fn threads_of_the_administrator_that_cannot_be_identified_stay_on() {
     let netns = or_skip!(pair(["affin6", "affin7"]));
     // A veth has NAPI while a port of xdp is open.
     let _open = or_skip!(available(netns.run(|| Port::open("xdp:affin6,icmp"))));
-    or_skip!(netns.run(|| folder("affin6").write("threaded", "1")));
+    or_skip!(netns.run(|| have_threads("affin6")));
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc"]).arg(linerate());
     command.args(["forward", "packet:affin6", "sink:blind", "--place", "napi", "--for", "300ms"]);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_sys::netif::{DeviceOffload, Interface, NapiHold};
-use linerate_sys::thread::{allowed_cpus, run_delay_ns, run_on};
+use linerate_sys::thread::{allowed_cpus, keeps_no_account, run_delay_ns, run_on};
 use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
@@ -238,7 +238,10 @@ fn packets_lost_while_the_worker_waits_for_its_cpu_are_counted_apart() {
     or_skip!(may_pin());
     let hosts = or_skip!(Hosts::new());
     or_skip!(available(&hosts));
-    or_skip!(run_delay_ns().map_err(|e| e.to_string()));
+    or_skip!(run_delay_ns().map_err(|e| {
+        assert!(keeps_no_account(&e), "this is no reason to skip: {e:?}");
+        e.to_string()
+    }));
     let cpu = allowed_cpus().unwrap()[0];
     let ports = ["xdp:w0,ring=64,moderation=napi", "xdp:e0", "--cpu", &cpu.to_string()];
     let forward = Forward::start(&hosts.middle, &ports);

@@ -1,9 +1,14 @@
 //! A cgroup for a setting.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+/// Errors where cgroups, or this controller, are not mounted, or not for this process.
+const REASONS: [ErrorKind; 3] =
+    [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
 
 /// A cgroup, which is removed when this value is dropped.
 #[derive(Debug)]
@@ -14,7 +19,10 @@ impl Cgroup {
     /// version 1, the file of version 2 (none if empty) and the value.
     ///
     /// # Errors
-    /// The reason to skip, if this process cannot create it.
+    /// The reason to skip, if the machine has no such controller, or refuses it to this process.
+    ///
+    /// # Panics
+    /// If it failed for any other reason.
     pub fn new(controller: &str, settings: &[(&str, &str, &str)]) -> Result<Cgroup, String> {
         let all = PathBuf::from("/sys/fs/cgroup");
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -26,7 +34,11 @@ impl Cgroup {
         remove_orphans(&parent, &prefix);
         let name = format!("{prefix}{}-{number}", std::process::id());
         let group = Cgroup(parent.join(name));
-        let failed = |e: std::io::Error| format!("no cgroup of {controller}: {e}");
+        let failed = |e: io::Error| {
+            let is_reason = REASONS.contains(&e.kind());
+            assert!(is_reason, "this is no reason to skip: a cgroup of {controller}: {e}");
+            format!("no cgroup of {controller}: {e}")
+        };
         // Numbers are used once: a cgroup of this name is of an earlier process with our id.
         let _ = fs::remove_dir(&group.0);
         fs::create_dir(&group.0).map_err(failed)?;

@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linerate_port::Code;
 use linerate_sys::bpf::{Insn, Link, Mode, Program, Reg, SocketMap, XDP_PASS, program_ids};
 use linerate_sys::netif::Interface;
-use linerate_sys::netns::Netns;
-use linerate_sys::xdp::XdpSocket;
+use linerate_sys::netns::{self, Netns};
+use linerate_sys::xdp::{XdpSocket, is_refused};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -29,10 +28,14 @@ fn in_netns(test: impl FnOnce(&Netns) + Send) {
             until(&netns, "v1", " state UP ");
             netns.run(|| test(&netns)).unwrap();
         }
-        // The kernel refuses AF_XDP or a namespace, or there is no `ip`.
-        Err(e) if e.kind() == Kind::Unsupported => eprintln!("skipped: {e}"),
+        Err(e) if is_xdp_refused(&e) || netns::is_refused(&e) => eprintln!("skipped: {e}"),
         Err(e) => panic!("{e}"),
     }
+}
+
+/// Returns true if the kernel, or a filter of system calls, refuses AF_XDP or BPF to this process.
+fn is_xdp_refused(e: &linerate_port::Error) -> bool {
+    e.kind() == Kind::Unsupported && is_refused(&e.why)
 }
 
 /// Does as `in_netns`, if this process may also make BPF's maps, and lock the memory of a port.
@@ -63,7 +66,7 @@ fn little_to_lock() -> Option<u64> {
 /// a filter of system calls, as `container` of tests/src/setting.rs does.
 fn has_bpf() -> bool {
     match SocketMap::new(1) {
-        Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
+        Err(e) if is_xdp_refused(&e) => {
             eprintln!("skipped: {e}");
             false
         }
