@@ -54,6 +54,16 @@ pub fn cut(
     true
 }
 
+/// Returns the length in bytes of all segments of a superframe together, each with its headers, as they are sent. Of
+/// another packet, and of a superframe that [`cut`] cannot cut, its own length.
+///
+/// Cost: the headers of a superframe are read.
+#[must_use]
+pub fn wire_bytes(skb: &Skb) -> u64 {
+    let cutter = skb.offload().is_gso().then(|| Cutter::of(skb));
+    cutter.and_then(Result::ok).map_or(skb.len() as u64, |cutter| cutter.wire_bytes())
+}
+
 /// Copies the fields that the next owner of a packet can read, except the offload. The copy is not shared, so that
 /// setting its fields does not fail.
 pub(crate) fn copy_fields(from: &Skb, to: &mut Skb) {
@@ -163,6 +173,13 @@ impl Cutter {
     /// Returns the length of the longest segment.
     pub fn longest(&self) -> usize {
         self.headers_len + self.gso_size.min(self.len - self.headers_len)
+    }
+
+    /// Returns the length in bytes of all segments together.
+    fn wire_bytes(&self) -> u64 {
+        let payload = self.len - self.headers_len;
+        let segments = payload.div_ceil(self.gso_size).max(1);
+        (payload + segments * self.headers_len) as u64
     }
 
     /// Appends the next segments of `skb` to `out`, as long as `out` has room and `mem` has frames;

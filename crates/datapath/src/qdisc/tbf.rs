@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_port::segment;
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::cut::Cuts;
 use super::time::Clock;
@@ -131,8 +132,8 @@ impl Bucket {
 /// if the pool has no frames for all segments.
 ///
 /// In any time `t` it sends no more than `rate * t + burst`, or one whole superframe if that is longer. A packet counts
-/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with its
-/// own. A packet longer than the burst that is no superframe is dropped as `too_long`. A whole superframe that is
+/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with those of
+/// its segments ([`segment::wire_bytes`]). A packet longer than the burst that is no superframe is dropped as `too_long`. A whole superframe that is
 /// longer leaves once a whole burst is free, and the next packets wait until the rate has paid for it.
 #[derive(Debug)]
 pub struct Tbf<Q> {
@@ -143,6 +144,8 @@ pub struct Tbf<Q> {
     /// The packet that waits for tokens.
     ahead: Batch,
     ahead_bytes: u64,
+    /// The bytes that are sent for it: of a superframe those of its segments.
+    ahead_wire_bytes: u64,
     /// Length of the longest packet so far, which no held packet exceeds. If it reaches or exceeds
     /// the burst, packets leave one by one, until none is held: then it is set to 0.
     longest_bytes: u64,
@@ -166,6 +169,7 @@ impl<Q: Qdisc> Tbf<Q> {
             bucket: None,
             ahead: Batch::with_capacity(1),
             ahead_bytes: 0,
+            ahead_wire_bytes: 0,
             longest_bytes: 0,
             too_long: Moved::default(),
             purged: Moved::default(),
@@ -184,6 +188,13 @@ impl<Q: Qdisc> Tbf<Q> {
         self.ahead.is_empty() && self.inner.counts().held.packets == 0
     }
 
+    /// Notes the length of the longest packet that `inner` gets. While `inner` may have a whole superframe, which counts
+    /// with more bytes than it has, every packet leaves alone.
+    fn note_longest(&mut self, bytes: u64, is_superframe: bool) {
+        let least = if is_superframe { self.rate.burst_bytes() } else { 0 };
+        self.longest_bytes = self.longest_bytes.max(bytes).max(least);
+    }
+
     /// Enqueues the first `n` packets in `inner` one by one: long superframes as their segments. Drops packets that are
     /// longer than the burst and no superframes.
     #[cold]
@@ -191,26 +202,31 @@ impl<Q: Qdisc> Tbf<Q> {
         for _ in 0..n {
             if let Some(segments) = self.cuts.cut_first(batch, mem) {
                 let n = segments.len();
-                self.longest_bytes = self.longest_bytes.max(longest_of(segments, n));
+                let (longest, _) = look_at(segments, n);
                 self.inner.enqueue(segments, n, now, mem);
+                self.note_longest(longest, false);
                 continue;
             }
             let Some(skb) = batch.iter().next() else { return };
-            let bytes = skb.len() as u64;
-            if bytes > self.rate.burst_bytes() && !skb.offload().is_gso() {
+            let (bytes, is_superframe) = (skb.len() as u64, skb.offload().is_gso());
+            if bytes > self.rate.burst_bytes() && !is_superframe {
                 self.too_long += Moved { packets: 1, bytes };
                 batch.discard_first(1, DropReason::TOO_LONG, mem);
             } else {
-                self.longest_bytes = self.longest_bytes.max(bytes);
+                self.note_longest(bytes, is_superframe);
                 self.inner.enqueue(batch, 1, now, mem);
             }
         }
     }
 }
 
-/// Returns the length in bytes of the longest of the first `n` packets.
-fn longest_of(batch: &Batch, n: usize) -> u64 {
-    batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64
+/// Returns the length in bytes of the longest of the first `n` packets, and true if one is a superframe.
+fn look_at(batch: &Batch, n: usize) -> (u64, bool) {
+    let look = |(longest, any): (usize, bool), skb: &Skb| {
+        (skb.len().max(longest), any | skb.offload().is_gso())
+    };
+    let (longest, any) = batch.iter().take(n).fold((0, false), look);
+    (longest as u64, any)
 }
 
 impl<Q: Qdisc> Qdisc for Tbf<Q> {
@@ -221,13 +237,12 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
             self.longest_bytes = 0;
         }
         let n = n.min(batch.len());
-        let longest = longest_of(batch, n);
+        let (longest, has_superframe) = look_at(batch, n);
         // A superframe may be behind a long packet that is none.
-        let has_superframe = || batch.iter().take(n).any(|skb| skb.offload().is_gso());
-        if longest > burst_bytes || (longest > self.cuts.whole_bytes() && has_superframe()) {
+        if longest > burst_bytes || (longest > self.cuts.whole_bytes() && has_superframe) {
             return self.enqueue_each(batch, n, now, mem);
         }
-        self.longest_bytes = self.longest_bytes.max(longest);
+        self.note_longest(longest, has_superframe);
         self.inner.enqueue(batch, n, now, mem);
     }
 
@@ -255,12 +270,14 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
             }
             if self.ahead.is_empty() {
                 self.ahead_bytes = self.inner.dequeue(&mut self.ahead, ONE, now, mem).bytes;
+                self.ahead_wire_bytes = self.ahead.iter().next().map_or(0, segment::wire_bytes);
             }
             if self.ahead.is_empty() {
                 break;
             }
-            if !bucket.take(self.ahead_bytes) {
-                let Some(in_debt) = bucket.borrowed(&self.rate, self.ahead_bytes) else { break };
+            let bytes = self.ahead_wire_bytes;
+            if !bucket.take(bytes) {
+                let Some(in_debt) = bucket.borrowed(&self.rate, bytes) else { break };
                 *bucket = in_debt;
             }
             moved += Moved { packets: self.ahead.move_to(out, 1), bytes: self.ahead_bytes };
@@ -271,7 +288,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
     fn deadline(&self) -> Option<Instant> {
         match (&self.bucket, self.ahead.is_empty()) {
             (Some(bucket), false) => {
-                self.clock.instant(bucket.due_ns(&self.rate, self.ahead_bytes))
+                self.clock.instant(bucket.due_ns(&self.rate, self.ahead_wire_bytes))
             }
             _ => self.inner.deadline(),
         }
@@ -282,7 +299,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         let (Some(bucket), false) = (&self.bucket, self.ahead.is_empty()) else {
             return self.inner.latest();
         };
-        let due_ns = bucket.due_ns(&self.rate, self.ahead_bytes);
+        let due_ns = bucket.due_ns(&self.rate, self.ahead_wire_bytes);
         let full_ns = bucket.due_ns(&self.rate, self.rate.burst_bytes());
         self.clock.instant(due_ns + full_ns.saturating_sub(due_ns) / 2)
     }

@@ -220,3 +220,23 @@ fn shaped_port_sends_a_superframe_as_segments() {
     assert_eq!((port.xmit(&mut batch, now + due), b.rx(&mut got)), (1, 2));
     assert!(got.iter().all(|skb| skb.len() == 1054 && skb.tcp().unwrap().checksum_ok()));
 }
+
+#[test]
+fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
+    // 12.5 bytes in a microsecond: up to 12,500 bytes stay whole.
+    let mut bench = Bench::new(Tbf::new(100_000_000, 20_000, Fifo::new(Limit::packets(99))));
+    for src in 0..4 {
+        let skb = superframe(&mut bench.mem, src, 8800, 88);
+        put(&mut bench, skb);
+    }
+    let short = udp(&mut bench.mem, 9, 200, 9, 1000);
+    put(&mut bench, short);
+    let gone = leave(&mut bench);
+    // 100 segments of 142 bytes each.
+    assert_eq!(lengths(&gone), [8854, 8854, 8854, 8854, 1000]);
+    let times = gone.iter().map(|(.., at_us)| *at_us).collect::<Vec<_>>();
+    assert_eq!(times, [0, 672, 1808, 2944, 3024]);
+    let bytes = 4 * 8854 + 1000;
+    assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
+    bench.check();
+}
