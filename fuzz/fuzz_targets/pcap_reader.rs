@@ -36,7 +36,7 @@ fn read(mut reader: Reader<impl Read>) -> (u64, u64, Option<String>) {
                 assert!(record.orig_len as usize >= record.data.len());
                 packets += 1;
                 let bytes = record.data.iter().map(|b| u64::from(*b));
-                sum = bytes.fold(sum.wrapping_add(record.time_ns), |sum, b| {
+                sum = bytes.fold(sum.wrapping_add(record.time_ns.unwrap_or(0)), |sum, b| {
                     sum.wrapping_mul(31).wrapping_add(b)
                 });
             }

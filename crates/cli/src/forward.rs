@@ -5,16 +5,16 @@ use std::time::Duration;
 use linerate::{Code, Driver, Engine, Error, Registry, Spec, Stats, Verified, units};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::netif::Interface;
-use linerate_sys::rtnl::LinkInfo;
 use linerate_sys::text::thousands;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Forward;
+use crate::circle::circle;
 use crate::errors::Failure;
 use crate::far::Far;
 use crate::flood;
 use crate::report;
-use crate::run::{Ended, Path, Ran, open, planned, run, run_opened};
+use crate::run::{Ended, Path, Ran, open, run, run_opened};
 use crate::screen::{Screen, is_pipe};
 
 /// Default duration of the self-test, a run without ports.
@@ -123,23 +123,6 @@ fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
     };
     let e = Error::new(Code::Topology, "cannot join two ports", why);
     Err(e.fix("name two different interfaces").into())
-}
-
-/// Returns a warning if the two ports are on the two ends of one veth pair: each receives the packets that the other
-/// sends.
-fn circle(ends: [&str; 2], drivers: &Registry) -> Option<String> {
-    let on = |text| Interface::open(planned(drivers, text).ok()?.interface()?).ok();
-    let [Some(a), Some(b)] = ends.map(on) else { return None };
-    let info = LinkInfo::of(&a).ok()?;
-    let is_pair = info.kind == "veth" && !info.other_is_elsewhere && info.other == Some(b.index());
-    is_pair.then(|| {
-        format!(
-            "{} and {} are the ends of one veth pair: each receives what the other sends, so \
-             packets circulate without end (name one end each of two pairs)",
-            a.name(),
-            b.name()
-        )
-    })
 }
 
 /// Improves the message of a busy device if both ends are the same device: this command itself uses

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod circle;
 mod counters;
 mod doctor;
 pub mod errors;

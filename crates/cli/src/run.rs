@@ -13,7 +13,7 @@ use linerate_sys::tsc::ticks;
 
 use crate::args::{Memory, Run};
 use crate::counters::{Counters, Cycles};
-use crate::errors::{self, Failure, RUNTIME};
+use crate::errors::{Failure, RUNTIME};
 use crate::far;
 use crate::phases::{self, Phases};
 use crate::place::{Interrupts, Placing};
@@ -21,7 +21,7 @@ use crate::preface::preface;
 use crate::screen::Screen;
 use crate::signals::Signals;
 use crate::undo::{self, Record};
-use ran::{last_lost, never_met, none_sent, unbalanced, unverified};
+use ran::{complete, last_lost, never_met, none_sent, unbalanced, unverified};
 use watch::watch;
 
 pub use ran::{Ended, PACKETS_MIN, Ran, has_costs};
@@ -191,7 +191,7 @@ fn run_with(
             alone.or_else(|| unverified(&report)).or_else(ended).or_else(|| last_lost(&report));
     }
     if let Some(error) = &mut report.error {
-        error.fix = errors::to_type(&error.fix);
+        complete(error, &stopped, path);
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }

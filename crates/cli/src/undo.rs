@@ -199,11 +199,11 @@ fn keep(folder: &OwnedFd, name: &str, text: &str) -> Result<(), Errno> {
     }
 }
 
-/// Adds the record's path to a remedy that names the record.
+/// Adds the command that removes the record to a remedy that names the record.
 fn name_record(finding: &mut Finding, path: &Path) {
     let remove = "remove the record";
     if let Some(fix) = &mut finding.fix {
-        fix.text = fix.text.replace(remove, &format!("{remove} {}", path.display()));
+        fix.text = fix.text.replace(remove, &format!("{remove} (rm {})", path.display()));
     }
 }
 

@@ -56,6 +56,41 @@ fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
     assert!(fix.ends_with(&format!("ip netns exec NAME linerate {words}")), "{fix}");
 }
 
+/// A namespace of `ip netns`, which is removed after the test.
+struct Named(String);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+#[test]
+fn interface_that_is_moved_during_a_run_is_told_with_the_name_of_its_namespace() {
+    let netns = match Netns::with_pair() {
+        Ok(netns) => netns,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    let named = Named(format!("linerate-moved-{}", std::process::id()));
+    // Other tests may have a named namespace with interfaces of common names.
+    let (near, far) = (format!("m{}", std::process::id()), format!("n{}", std::process::id()));
+    match netns.ip(&format!("netns add {}", named.0)) {
+        Err(e) if e.why.contains("mkdir /run/netns failed") => return println!("skipped: {e}"),
+        made => made.map(drop).unwrap(),
+    }
+    netns.ip(&format!("link add {near} type veth peer name {far}")).unwrap();
+    netns.ip(&format!("link set {near} up")).unwrap();
+    let words = format!("forward packet:{near} sink:blind --for 60s --json");
+    let child = netns.run(|| start(&words)).unwrap();
+    netns.ip(&format!("link set {near} netns {}", named.0)).unwrap();
+    let ended = Ended::from(finish(child));
+    let error = &ended.document()["error"];
+    assert_eq!((ended.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{ended:?}");
+    let (why, fix) = (error["why"].as_str().unwrap(), error["fix"].as_str().unwrap());
+    assert_eq!(why, format!("it is not in this network namespace, but in {}", named.0));
+    assert_eq!(fix, format!("ip netns exec {} linerate {words}", named.0));
+}
+
 #[test]
 fn ring_called_sink_is_not_taken_for_the_sink_behind_it() {
     let ended = run("gen sink=ring:r0 --count 5 --json");

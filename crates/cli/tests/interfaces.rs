@@ -32,6 +32,95 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
 }
 
 #[test]
+fn a_wire_between_two_interfaces_of_one_network_is_warned_about() {
+    let netns = match Netns::with_pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let warned = |ports: &str| {
+        let ended = run_in(&netns, &format!("forward {ports} --for 10ms"));
+        assert_eq!(ended.exit, Some(0), "{ports}: {ended:?}");
+        let mut warnings = ended.err.lines().filter_map(|line| line.strip_prefix("warning: "));
+        let told = warnings.find_map(|told| told.split_once(", so both are on one network: "));
+        told.map(|(relation, _)| relation.to_owned())
+    };
+    for args in ["link add w0 type veth peer name w1", "link set w0 up"] {
+        netns.ip(args).unwrap();
+    }
+    assert_eq!(warned("packet:v0 packet:w0"), None);
+    let has = |kind: &str, args: &str| match netns.ip(args) {
+        Ok(_) => true,
+        Err(e) if e.why.ends_with("Error: Unknown device type.") => {
+            eprintln!("skipped: the kernel has no {kind}");
+            false
+        }
+        Err(e) => panic!("{e}"),
+    };
+    if has("bridge", "link add b0 type bridge") {
+        netns.ip("link set v0 master b0").unwrap();
+        netns.ip("link set b0 up").unwrap();
+        assert_eq!(warned("packet:v0 packet:w0"), None, "only one is a member");
+        for ports in ["packet:b0 packet:v0", "packet:v0 packet:b0"] {
+            assert_eq!(warned(ports).as_deref(), Some("v0 is a member of b0"));
+        }
+        netns.ip("link set w0 master b0").unwrap();
+        let members = Some("v0 and w0 are members of b0");
+        assert_eq!(warned("packet:v0 packet:w0").as_deref(), members);
+        netns.ip("link del b0").unwrap();
+    }
+    if has("VRF", "link add r0 type vrf table 10") {
+        netns.ip("link set v0 master r0").unwrap();
+        netns.ip("link set w0 master r0").unwrap();
+        assert_eq!(warned("packet:v0 packet:w0"), None, "members of a VRF are separate networks");
+        netns.ip("link del r0").unwrap();
+    }
+    for (kind, options) in [("vlan", "id 5"), ("macvlan", "mode bridge")] {
+        if !has(kind, &format!("link add m0 link v0 type {kind} {options}")) {
+            continue;
+        }
+        netns.ip("link set m0 up").unwrap();
+        for ports in ["packet:m0 packet:v0", "packet:v0 packet:m0"] {
+            assert_eq!(warned(ports).as_deref(), Some("v0 is the lower device of m0"), "{kind}");
+        }
+        assert_eq!(warned("packet:m0 packet:w0"), None, "{kind}");
+        let second = if kind == "vlan" { "id 6" } else { options };
+        netns.ip(&format!("link add m1 link v0 type {kind} {second}")).unwrap();
+        netns.ip("link set m1 up").unwrap();
+        let beside = (kind == "macvlan").then_some("m0 and m1 are on top of v0");
+        assert_eq!(warned("packet:m0 packet:m1").as_deref(), beside, "{kind}");
+        netns.ip("link del m0").unwrap();
+        netns.ip("link del m1").unwrap();
+    }
+}
+
+#[test]
+fn ports_that_take_the_packets_from_two_members_of_a_bridge_are_not_warned_about() {
+    let netns = match Netns::with_pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    netns.ip("link add w0 type veth peer name w1").unwrap();
+    netns.ip("link set w0 up").unwrap();
+    match netns.ip("link add b0 type bridge") {
+        Err(e) if e.why.ends_with("Error: Unknown device type.") => {
+            return eprintln!("skipped: the kernel has no bridge");
+        }
+        made => made.map(drop).unwrap(),
+    }
+    for member in ["v0", "w0"] {
+        netns.ip(&format!("link set {member} master b0")).unwrap();
+    }
+    let ended = run_in(&netns, "forward xdp:v0,all xdp:w0,all --for 10ms");
+    if ended.exit == Some(5) {
+        return eprintln!("skipped: {}", ended.err.trim());
+    }
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    assert!(!ended.err.contains("one network"), "{ended:?}");
+    let ended = run_in(&netns, "forward xdp:v0,all packet:w0 --for 10ms");
+    assert!(ended.err.contains("warning: v0 and w0 are members of b0"), "{ended:?}");
+}
+
+#[test]
 fn a_wire_between_two_names_of_one_interface_is_refused() {
     let netns = match Netns::with_pair() {
         Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),

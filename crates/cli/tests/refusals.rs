@@ -190,6 +190,18 @@ fn argument_that_is_not_utf8_is_refused_as_any_other() {
 }
 
 #[test]
+fn path_that_is_too_long_for_a_socket_is_refused_with_the_limit() {
+    let path = format!("/nonexistent/{}", "x".repeat(100));
+    let ended = run(&format!("forward gen:,count=1 sink: --control {path}"));
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    let parts =
+        ["error[E-SYSTEM]: ", "why: its path has 113 bytes", "fix: name a path of at most 108"];
+    for part in parts {
+        assert!(ended.err.contains(part), "{part}: {ended:?}");
+    }
+}
+
+#[test]
 fn help_is_asked_for_and_says_how() {
     let help = run("--help");
     assert_eq!(help.exit, Some(0));

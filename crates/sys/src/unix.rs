@@ -23,6 +23,9 @@ pub use rustix::net::SocketType;
 const PASS_RIGHTS: libc::c_int = 83;
 /// Longest wait for another process that replaces the file of a dead process at the same time.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most bytes of a socket's path, or of a name with its `@`: the size of `sun_path`. The longest path
+/// is without the NUL at its end, which Linux does not need.
+const PATH_BYTES_MAX: usize = 108;
 /// Most connections that wait to be accepted.
 const WAITING_MAX: i32 = 512;
 
@@ -47,7 +50,10 @@ impl Listener {
     pub fn bind(path: &Path, mode: u32, kind: SocketType) -> Result<Listener> {
         let what = || format!("cannot listen at {}", path.display());
         let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
-        let address = address(path).map_err(fail("address"))?;
+        let address = address(path).map_err(|e| match e {
+            Errno::NAMETOOLONG => too_long(path, what()),
+            e => fail("address")(e),
+        })?;
         let fd = socket(kind).map_err(fail("socket"))?;
         // On a kernel without this option, any process can send descriptors; the receiving code
         // closes them.
@@ -198,6 +204,18 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     }
 }
 
+/// Returns the error of a path that is too long for a socket.
+fn too_long(path: &Path, what: String) -> Error {
+    let bytes = path.as_os_str().len();
+    let why = format!(
+        "its path has {bytes} bytes, and that of a UNIX socket has at most {PATH_BYTES_MAX}"
+    );
+    let fix = format!(
+        "name a path of at most {PATH_BYTES_MAX} bytes, as one relative to the working directory"
+    );
+    Error::new(Code::System, what, why).fix(fix)
+}
+
 /// The reason and the remedy if a process listens at the path.
 const LISTENED: (&str, &str) = ("another process listens there", "end it, or use another path");
 
@@ -329,8 +347,17 @@ mod tests {
     fn a_path_that_cannot_be_used_is_told_with_the_remedy() {
         let e = bind(Path::new("/no/such/directory/x.sock")).unwrap_err();
         assert!(e.fix.contains("directory"), "{e}");
-        let long = "x".repeat(200);
-        assert!(bind(Path::new(&long)).is_err());
+        let name = format!("@{}-", std::process::id());
+        for first in ["/no/such/directory/", &name] {
+            let of = |bytes: usize| format!("{first}{}", "x".repeat(bytes - first.len()));
+            match bind(Path::new(&of(108))) {
+                Ok(_) => assert!(first.starts_with('@')),
+                Err(e) => assert!(!first.starts_with('@') && e.fix.contains("that this"), "{e}"),
+            }
+            let e = bind(Path::new(&of(109))).unwrap_err();
+            assert!(e.why.contains("has 109 bytes") && e.why.ends_with("at most 108"), "{e}");
+            assert!(e.fix.contains("at most 108 bytes"), "{e}");
+        }
     }
 
     #[test]

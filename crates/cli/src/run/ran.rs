@@ -7,6 +7,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::text::thousands;
 
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
+use crate::run::{Path, planned};
 use crate::screen::Screen;
 use crate::signals;
 
@@ -128,6 +129,21 @@ pub(super) fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
         error.why += &format!("; nothing came or left by port '{}' in the whole run", port.name);
         Some(error)
     })
+}
+
+/// Completes a run's error for the user: with the network namespace to which the interface of the port
+/// that failed has moved, and with the command to type.
+pub(super) fn complete(error: &mut ErrorReport, stopped: &Stopped, path: &Path) {
+    if let Some((port, e)) = stopped.trouble()
+        && (&*error.code, &error.why) == (e.code.as_str(), &e.why)
+        && let Some((_, text)) = path.ports.iter().find(|(name, _)| name == port)
+        && let Ok(plan) = planned(&path.drivers, text)
+        && let Some(interface) = plan.interface()
+    {
+        let found = Interface::locate(interface, e.clone());
+        (error.why, error.fix) = (found.why, found.fix);
+    }
+    error.fix = errors::to_type(&error.fix);
 }
 
 /// Returns true if enough packets left the run to report the costs of each packet.

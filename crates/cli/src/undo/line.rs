@@ -256,8 +256,10 @@ impl Line {
             )),
             Run::Ended if netns() != Some(self.netns) => Some((
                 "it is in another network namespace, which may no longer exist",
+                // A deleted namespace takes its veths with it; its cards return to the initial one.
                 "repeat it in that namespace (ip netns lists them): ip netns exec NAME linerate \
-                 doctor --undo"
+                 doctor --undo; if that namespace was deleted, restore a card of it by hand, and \
+                 remove the record"
                     .into(),
             )),
             Run::Ended if all.iter().any(|line| line.needs_same_as(self)) => Some((

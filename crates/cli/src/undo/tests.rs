@@ -243,10 +243,23 @@ fn run_of_another_pid_namespace_may_still_run() {
     let found = folder.undo();
     assert!(found[0].0 == Level::Warn && found[0].2.contains("PID namespace"), "{found:?}");
     let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
-    let remove = format!("remove the record {}", folder.path.join("run-1").display());
+    let remove = format!("remove the record (rm {})", folder.path.join("run-1").display());
     assert!(found[0].fix.as_ref().unwrap().text.contains(&remove), "{found:?}");
     assert_eq!((folder.names(), line.pending()), (vec!["run-1".into()], None));
     assert!(!line.is_of_ended_run_here() && ended("gone0", 5).is_of_ended_run_here());
+}
+
+#[test]
+fn record_of_another_network_namespace_is_kept_and_named_because_that_may_be_gone() {
+    let folder = Folder::new("netns");
+    folder.write("run-1", &format!("{}\n", Line { netns: 0, ..ended("away0", 5) }), 0o600);
+    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
+    assert_eq!((found.len(), found[0].level), (1, Level::Warn), "{found:?}");
+    let fix = &found[0].fix.as_ref().unwrap().text;
+    let remove = format!("and remove the record (rm {})", folder.path.join("run-1").display());
+    assert!(fix.contains("ip netns exec NAME") && fix.contains("was deleted"), "{fix}");
+    assert!(fix.ends_with(&remove), "{fix}");
+    assert_eq!(folder.names(), ["run-1"]);
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub fn read_all(path: impl AsRef<Path>) -> Result<Vec<Frame>> {
     let mut frames = Vec::new();
     while let Some(record) = reader.next_record().map_err(|e| e.in_file(&name))? {
         let bytes = record.ethernet().map_err(|e| e.in_file(&name))?.to_vec();
-        frames.push(Frame { stamp_ns: record.time_ns, bytes });
+        frames.push(Frame { stamp_ns: record.time_ns.unwrap_or(0), bytes });
     }
     Ok(frames)
 }

@@ -145,7 +145,7 @@ impl QueueOps for ReadQueue {
                 self.alarm = Retry::later().at();
                 break;
             };
-            skb.set_stamp_ns(record.time_ns);
+            skb.set_stamp_ns(record.time_ns.unwrap_or(0));
             skb.set_link_type(record.link_type.0);
             skb.set_snapped_bytes(record.orig_len - record.data.len() as u32); // not below it
             self.in_hand = false;

@@ -25,10 +25,8 @@ impl Replay {
 
     /// Returns the time at which a record captured at `time_ns` is due. A record without a time, or with an
     /// earlier time than the first record, is due immediately.
-    pub fn due(&mut self, time_ns: u64, now: Instant) -> Instant {
-        if time_ns == 0 {
-            return now;
-        }
+    pub fn due(&mut self, time_ns: Option<u64>, now: Instant) -> Instant {
+        let Some(time_ns) = time_ns else { return now };
         let (first_ns, start) = *self.start.get_or_insert((time_ns, now));
         let after_ns = time_ns.saturating_sub(first_ns) as f64 / self.pace;
         // On overflow deliver now: the wait would be practically without end, and adding would panic.
@@ -62,21 +60,29 @@ mod tests {
         let now = Instant::now();
         for (factor, after) in [(1.0, 30_000), (2.0, 15_000), (0.5, 60_000)] {
             let mut replay = Replay::new(factor);
-            assert_eq!(replay.due(1_000_000_000, now), now);
+            assert_eq!(replay.due(Some(1_000_000_000), now), now);
             let later = now + Duration::from_millis(7);
-            assert_eq!(replay.due(1_030_000_000, later), now + Duration::from_micros(after));
+            assert_eq!(replay.due(Some(1_030_000_000), later), now + Duration::from_micros(after));
         }
     }
 
     #[test]
     fn a_record_without_a_time_or_of_an_earlier_one_is_due_at_once() {
         let (now, mut replay) = (Instant::now(), Replay::new(1.0));
-        assert_eq!(replay.due(0, now), now);
-        assert_eq!(replay.due(1_700_000_000_000_000_000, now), now, "the first with a time");
-        assert!(replay.due(5, now) <= now);
-        let last = replay.due(u64::MAX, now);
+        assert_eq!(replay.due(None, now), now);
+        let first = Some(1_700_000_000_000_000_000);
+        assert_eq!(replay.due(first, now), now, "the first with a time");
+        assert!(replay.due(Some(5), now) <= now);
+        let last = replay.due(Some(u64::MAX), now);
         assert!(last > now, "so far away that it never comes");
-        assert!(Replay::new(PACE_MIN).due(u64::MAX, now) >= now);
+        assert!(Replay::new(PACE_MIN).due(Some(u64::MAX), now) >= now);
+    }
+
+    #[test]
+    fn gap_after_a_first_record_of_time_0_is_kept() {
+        let (now, mut replay) = (Instant::now(), Replay::new(1.0));
+        assert_eq!(replay.due(Some(0), now), now);
+        assert_eq!(replay.due(Some(30_000), now), now + Duration::from_micros(30));
     }
 
     #[test]

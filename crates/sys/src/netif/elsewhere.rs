@@ -36,10 +36,27 @@ impl Interface {
     /// # Errors
     /// As [`Interface::open`].
     pub fn find(name: &str) -> Result<Interface> {
-        Interface::open(name).map_err(|e| match e.code {
-            Code::NoDevice => with_namespaces(e, &look(Path::new(NAMED), name)),
-            _ => e,
-        })
+        Interface::open(name).map_err(|e| Interface::locate(name, e))
+    }
+
+    /// Returns the error `e` of an interface that is absent, or was moved away while it was open, with
+    /// the other network namespaces that have an interface of that name. Other errors stay as they
+    /// are, and so does the error if this namespace has such an interface again.
+    ///
+    /// Cost: a thread that enters each named namespace; not for the data path.
+    #[must_use]
+    pub fn locate(name: &str, e: Error) -> Error {
+        locate_in(Path::new(NAMED), name, e)
+    }
+}
+
+/// Returns the error as [`Interface::locate`] does, by the namespaces in `folder`.
+fn locate_in(folder: &Path, name: &str, e: Error) -> Error {
+    // Another remedy is that of an interface whose fate is known: deleted, or moved away and back.
+    let is_absent = e.code == Code::NoDevice && e.fix == FIND_INTERFACE;
+    match is_absent && Interface::open(name).is_err() {
+        true => with_namespaces(e, &look(folder, name)),
+        false => e,
     }
 }
 
@@ -86,6 +103,8 @@ fn with_namespaces(e: Error, named: &Named) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
     use super::*;
     use crate::testing::{in_netns, ip};
 
@@ -104,7 +123,21 @@ mod tests {
             link("gone", "/nonexistent");
             let found = look(&folder, "v0");
             let lacks = look(&folder, "v9");
+            let absent = || Error::new(Code::NoDevice, "cannot use v0", "gone").fix(FIND_INTERFACE);
+            let back = absent().fix("open the port again");
+            let here = locate_in(&folder, "v0", absent());
+            let (there, known) = std::thread::scope(|scope| {
+                let body = || {
+                    // SAFETY: NEWNET only changes which interfaces this thread sees.
+                    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+                    let locate = |e| locate_in(&folder, "v0", e);
+                    (locate(absent()), locate(back.clone()))
+                };
+                scope.spawn(body).join().unwrap()
+            });
             fs::remove_dir_all(&folder).unwrap();
+            assert_eq!((here, known), (absent(), back), "it is here, or its fate is known");
+            assert_eq!(there.fix, "ip netns exec east PROGRAM …");
             let closed = vec!["gone".to_owned()];
             assert_eq!(found, Named { with: vec!["east".into()], closed: closed.clone() });
             assert_eq!(lacks, Named { with: vec![], closed });

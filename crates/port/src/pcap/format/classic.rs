@@ -69,9 +69,10 @@ impl Classic {
             return Err(input.error(Fault::Fraction(fraction)));
         }
         let data = input.take(len as usize)?;
+        let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction * self.unit_ns);
         Ok(Some(PacketRecord {
             interface: 0,
-            time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(fraction * self.unit_ns),
+            time_ns: Some(time_ns),
             orig_len,
             link_type: self.link_type,
             data,

@@ -199,7 +199,7 @@ impl Ng {
         let id = if obsolete { self.order.halves(id).0.into() } else { id };
         let interface = self.interfaces.get(id as usize).ok_or(Fault::Interface(id))?;
         let time_ns = interface.clock.time_ns(u64::from(high) << 32 | u64::from(low));
-        let time_ns = time_ns.ok_or(Fault::Time)?;
+        let time_ns = Some(time_ns.ok_or(Fault::Time)?);
         let data = interface.packet(len, 20, rest.len())?;
         let (interface, link_type) = (self.earlier + id, interface.link_type);
         Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
@@ -212,7 +212,7 @@ impl Ng {
         let len = orig_len.min(interface.packet_len_max);
         let data = interface.packet(len, 4, rest.len())?;
         let (interface, link_type) = (self.earlier, interface.link_type);
-        Ok(PacketRecord { interface, time_ns: 0, orig_len, link_type, data })
+        Ok(PacketRecord { interface, time_ns: None, orig_len, link_type, data })
     }
 
     /// Splits off the first words of a body.

@@ -168,8 +168,9 @@ impl Format {
 pub struct Record<'a> {
     /// The interface that captured the packet, counted from 0 through all sections of the file.
     pub interface: u32,
-    /// Time of capture in nanoseconds since 1970; 0 in a pcapng simple packet block, which has no time.
-    pub time_ns: u64,
+    /// Time of capture in nanoseconds since 1970; `None` in a pcapng simple packet block, which has no
+    /// time.
+    pub time_ns: Option<u64>,
     /// The packet's length on the wire, at least that of `data`.
     pub orig_len: u32,
     /// Link type: the kind of the packet's first header.
@@ -214,7 +215,7 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct PacketRecord {
     pub interface: u32,
-    pub time_ns: u64,
+    pub time_ns: Option<u64>,
     pub orig_len: u32,
     pub link_type: LinkType,
     pub data: Range<usize>,

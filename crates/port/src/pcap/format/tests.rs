@@ -9,7 +9,7 @@ use super::input::Order;
 use super::*;
 
 /// A packet in the form that tests compare: interface, time, original length, link type, bytes.
-type Packet = (u32, u64, u32, u16, Vec<u8>);
+type Packet = (u32, Option<u64>, u32, u16, Vec<u8>);
 
 /// Reads all packets up to the end or the first error, and returns the error.
 fn read_all(file: &[u8]) -> (Vec<Packet>, Option<CaptureError>) {
@@ -138,10 +138,10 @@ fn every_block_of_both_byte_orders_is_understood() {
     assert!(error.is_none(), "{error:?}");
     let expected = |base: u32| {
         [
-            (base, 1_500_000_000, 5, 1, b"first".to_vec()),
-            (base + 1, 5_000_000_007, 0, 113, vec![]),
-            (base, 0, 200, 1, vec![0x55; 100]),
-            (base + 1, 5_000_000_008, 60, 113, b"old".to_vec()),
+            (base, Some(1_500_000_000), 5, 1, b"first".to_vec()),
+            (base + 1, Some(5_000_000_007), 0, 113, vec![]),
+            (base, None, 200, 1, vec![0x55; 100]),
+            (base + 1, Some(5_000_000_008), 60, 113, b"old".to_vec()),
         ]
     };
     assert_eq!(packets, [expected(0), expected(2)].concat());
@@ -169,7 +169,7 @@ fn times_are_exact_in_every_resolution() {
             [section(order), interface(order, 1, 0, &options), enhanced(order, 0, time, b"x")]
                 .concat();
         let (packets, error) = read_all(&file);
-        packets.first().map(|p| p.1).ok_or(error.map(|e| e.fault.to_string()))
+        packets.first().map(|p| p.1.unwrap()).ok_or(error.map(|e| e.fault.to_string()))
     };
     assert_eq!(read(0, 3), Ok(3_000_000_000));
     assert_eq!(read(6, 3), Ok(3_000));
@@ -523,7 +523,7 @@ proptest! {
         let (read, error) = read_all(&written(&packets));
         prop_assert!(error.is_none());
         let expected = packets.into_iter().map(|(id, time, surplus, data)| {
-            (id, time, data.len() as u32 + surplus, 1, data)
+            (id, Some(time), data.len() as u32 + surplus, 1, data)
         });
         prop_assert_eq!(read, expected.collect::<Vec<_>>());
     }
@@ -541,7 +541,7 @@ proptest! {
         let unit_ns = if nanos { 1 } else { 1000 };
         let expected = packets.into_iter().map(|(s, f, data)| {
             let time_ns = u64::from(s) * 1_000_000_000 + u64::from(f) * unit_ns;
-            (0, time_ns, data.len() as u32 + 4, 1, data)
+            (0, Some(time_ns), data.len() as u32 + 4, 1, data)
         });
         prop_assert_eq!(read, expected.collect::<Vec<_>>());
     }

@@ -59,7 +59,7 @@ fn packets(file: &[u8]) -> Vec<Packet> {
     let mut reader = Reader::new(file).unwrap();
     let mut packets = Vec::new();
     while let Some(r) = reader.next_record().unwrap() {
-        packets.push((r.interface, r.time_ns, r.orig_len, r.data.to_vec()));
+        packets.push((r.interface, r.time_ns.unwrap(), r.orig_len, r.data.to_vec()));
     }
     packets
 }
