@@ -6,19 +6,21 @@
 //!                                                   numbers, flags and checksums
 //! ```
 //!
-//! IP headers in front of that IP header (IPIP, 6in4) get lengths, numbers and checksums of their own, too. Extension
-//! headers of IPv6 are repeated before each segment as they are.
+//! Headers in front of that IP header (IPIP, 6in4, VXLAN, Geneve, GRE) get lengths, numbers and checksums of their own,
+//! too. Extension headers of IPv6 are repeated before each segment as they are.
 //!
 //! Owners: the transmit preparation, which cuts as a device has room, and callers of [`cut`], which need the segments of a
 //! superframe all at once.
 //!
-//! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
+//! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c,
+//! net/ipv4/gre_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
 use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_UFO};
 use linerate_wire::{IPV6_BYTES, checksum};
 
-use crate::host::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
+use crate::host::headers::{GRE, HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP, nested};
+use crate::host::tunnel;
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -98,7 +100,7 @@ pub(crate) struct Cutter {
     headers: [u8; HEADERS_MAX],
     /// Bytes of the headers, behind which the payload begins.
     headers_len: usize,
-    /// IP headers, the outermost first; the last one precedes the transport header.
+    /// IP headers, the outermost first; the last one precedes the transport header, and the others are of tunnels.
     ips: [Option<IpHeader>; IP_HEADERS_MAX],
     ip: IpHeader,
     ecn: bool,
@@ -125,19 +127,32 @@ impl Cutter {
             GSO_UDP_L4 => (None, UDP),
             _ => return Err(DropReason::UNSUPPORTED),
         };
-        let ips = ip_headers(&headers[..copied]).ok_or(DropReason::MALFORMED)?;
-        let ip = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?;
+        let mut ips = nested(&headers[..copied]);
+        let last = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?.end;
         let start = usize::from(offload.csum_start);
-        let is_elsewhere = offload.needs_checksum() && start != ip.end;
-        if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) || is_elsewhere {
-            // The innermost header that was found is not the superframe's. If the checksum begins behind that header,
-            // the packet is in an unknown tunnel, for UDP also in one over UDP; otherwise its headers contradict its
-            // offload.
-            let further = is_elsewhere && start > ip.end;
+        // The payload of a datagram may look like a tunnel: the superframe's header is the one whose checksum is left,
+        // and the first of its protocol if none is.
+        let is_cut = |ip: &IpHeader| match offload.needs_checksum() {
+            true => ip.end == start,
+            false => ip.protocol == protocol,
+        };
+        let found = ips.iter().flatten().copied().enumerate().find(|(_, ip)| is_cut(ip));
+        let Some((depth, ip)) = found else {
+            // If the checksum begins behind the innermost header that was found, the packet is in an unknown tunnel;
+            // otherwise its headers contradict its offload.
+            let further = offload.needs_checksum() && start > last;
             let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };
             return Err(reason);
+        };
+        if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) {
+            return Err(DropReason::MALFORMED);
         }
-        Cutter::plan(headers, copied, ips, *ip, skb).ok_or(DropReason::MALFORMED)
+        ips[depth + 1..].fill(None);
+        // The sequence number of GRE would be the same in all segments; the kernel makes no such superframe.
+        if ips.iter().flatten().any(|ip| tunnel::is_numbered(&headers[..copied], ip)) {
+            return Err(DropReason::UNSUPPORTED);
+        }
+        Cutter::plan(headers, copied, ips, ip, skb).ok_or(DropReason::MALFORMED)
     }
 
     fn plan(
@@ -256,29 +271,52 @@ impl Cutter {
         // The addresses are in the headers, which `frame` begins with.
         let pseudo = self.ip.pseudo(frame, behind).unwrap_or_default();
         let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
-        // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC 768.
-        let check = match checksum::finish(sum) {
-            0 if protocol == UDP => u16::MAX,
-            check => check,
-        };
-        put(frame, check_at, check);
+        put(frame, check_at, check_of(sum, protocol));
+        self.number_tunnels(frame, pseudo);
+    }
+
+    /// Writes the lengths and checksums of the UDP and GRE headers of tunnels, the innermost first. The transport
+    /// header of the segment is complete, and its pseudo header has the sum `pseudo`.
+    fn number_tunnels(&self, frame: &mut [u8], pseudo: u16) {
+        let transport = self.ip.end;
+        for ip in self.ips.iter().rev().flatten().skip(1) {
+            let (check_at, outer_pseudo) = match ip.protocol {
+                UDP => {
+                    let behind = (frame.len() - ip.end) as u16;
+                    put(frame, ip.end + 4, behind);
+                    // 0 means that there is no checksum.
+                    if be16(frame, ip.end + 6) == 0 {
+                        continue;
+                    }
+                    (ip.end + 6, ip.pseudo(frame, behind).unwrap_or_default())
+                }
+                GRE => match tunnel::gre_check(frame, ip) {
+                    Some(offset) => (ip.end + offset, 0),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            put(frame, check_at, 0);
+            // The bytes from the transport header on need not be summed again: with a right checksum, their sum is the
+            // complement of that of the pseudo header. All headers before have an even length.
+            let headers = checksum::add(outer_pseudo, checksum::sum(&frame[ip.end..transport]));
+            put(frame, check_at, check_of(checksum::add(headers, !pseudo), ip.protocol));
+        }
+    }
+}
+
+/// Returns the checksum of a header of `protocol` over bytes with this `sum`.
+fn check_of(sum: u16, protocol: u8) -> u16 {
+    // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC 768.
+    match checksum::finish(sum) {
+        0 if protocol == UDP => u16::MAX,
+        check => check,
     }
 }
 
 /// Returns the length that an IP header states in a frame of `frame_bytes`: IPv6 does not count its fixed header.
 fn ip_length(frame_bytes: usize, ip: &IpHeader) -> usize {
     frame_bytes - ip.at - if ip.v6 { IPV6_BYTES } else { 0 }
-}
-
-/// Returns the nested IP headers of a frame.
-fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
-    let mut ips = [None; IP_HEADERS_MAX];
-    let mut next = Some(IpHeader::first(frame)?);
-    for ip in &mut ips {
-        *ip = next;
-        next = next.and_then(|ip| ip.inner(frame));
-    }
-    Some(ips)
 }
 
 /// Reads a 16-bit number; `plan` has checked that both bytes are within the headers.

@@ -3,10 +3,14 @@
 use linerate_skb::{Skb, Trust};
 use linerate_wire::{IPV6_BYTES, VLAN_BYTES, checksum};
 
+use super::tunnel;
+
 /// IP protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
+/// IP protocol number of GRE.
+pub(crate) const GRE: u8 = 47;
 /// IP protocol number of SCTP.
 pub(crate) const SCTP: u8 = 132;
 /// Offset of the checksum in TCP's header.
@@ -26,10 +30,12 @@ const TAGS_MAX: usize = 2;
 /// Most extension headers of IPv6 that are stepped over, and their most bytes in one packet.
 const EXTENSIONS_MAX: usize = 8;
 const EXTENSIONS_BYTES_MAX: usize = 128;
-/// Longest headers that are parsed, in bytes: Ethernet, its tags, IP headers, extension headers of one of them, and
-/// a TCP header with all options.
+/// Longest Ethernet header that is parsed, with its tags, in bytes.
+const ETHERNET_MAX: usize = 14 + VLAN_BYTES * TAGS_MAX;
+/// Longest headers that are parsed, in bytes: Ethernet, IP headers, extension headers of one of them, a tunnel over UDP
+/// with all options and the Ethernet header in it, and a TCP header with all options.
 pub(crate) const HEADERS_MAX: usize =
-    14 + VLAN_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + 60;
+    ETHERNET_MAX * 2 + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + tunnel::BYTES_MAX + 60;
 
 const TYPE_AT: usize = 12;
 /// Types of VLAN tags: 802.1Q, 802.1ad, and the one in use before 802.1ad.
@@ -151,10 +157,19 @@ impl IpHeader {
 
     /// Parses the first IP header of a frame.
     pub fn first(data: &[u8]) -> Option<IpHeader> {
-        let at = network(data)?;
-        let header = IpHeader::at(data, at)?;
-        let kind = if header.v6 { TYPE_IPV6 } else { TYPE_IPV4 };
-        (u16_at(data, at - 2)? == kind).then_some(header)
+        IpHeader::of_frame(data, 0)
+    }
+
+    /// Parses the first IP header of the frame at byte `at` of `data`.
+    fn of_frame(data: &[u8], at: usize) -> Option<IpHeader> {
+        let at = network_of(data, at)?;
+        IpHeader::of_type(data, at, u16_at(data, at - 2)?)
+    }
+
+    /// Parses the IP header at byte `at` of `data`, if it is of the Ethernet type `kind`.
+    fn of_type(data: &[u8], at: usize, kind: u16) -> Option<IpHeader> {
+        let is_of_type = |ip: &IpHeader| kind == if ip.v6 { TYPE_IPV6 } else { TYPE_IPV4 };
+        IpHeader::at(data, at).filter(is_of_type)
     }
 
     /// Parses the IP header of the inner packet, if this one carries an IP packet.
@@ -166,6 +181,27 @@ impl IpHeader {
         };
         IpHeader::at(data, self.end).filter(|inner| inner.v6 == v6)
     }
+
+    /// Parses the IP header of the packet in the tunnel that follows this one: IP in IP, VXLAN, Geneve, or GRE.
+    fn tunnelled(self, data: &[u8]) -> Option<IpHeader> {
+        if !matches!(self.protocol, UDP | GRE) {
+            return self.inner(data);
+        }
+        match tunnel::payload(data, &self)? {
+            (at, tunnel::TYPE_ETHERNET) => IpHeader::of_frame(data, at),
+            (at, kind) => IpHeader::of_type(data, at, kind),
+        }
+    }
+}
+
+/// Returns the nested IP headers of a frame, the outermost first, also those in tunnels over UDP and GRE.
+pub(crate) fn nested(data: &[u8]) -> [Option<IpHeader>; IP_HEADERS_MAX] {
+    let (mut ips, mut next) = ([None; IP_HEADERS_MAX], IpHeader::first(data));
+    for ip in &mut ips {
+        *ip = next;
+        next = next.and_then(|ip| ip.tunnelled(data));
+    }
+    ips
 }
 
 /// Returns the offset in an IPv4 header of the final destination's address, if `options` have a source route with hops
@@ -197,17 +233,18 @@ pub(crate) fn takes_tag(data: &[u8]) -> bool {
 
 /// Returns true if the headers of `data` are still found behind one more IP header.
 pub(crate) fn takes_ip(data: &[u8]) -> bool {
-    let Some(mut ip) = IpHeader::first(data) else { return false };
-    for _ in 1..IP_HEADERS_MAX {
-        let Some(inner) = ip.inner(data) else { return true };
-        ip = inner;
-    }
-    false
+    let ips = nested(data);
+    ips[0].is_some() && ips[IP_HEADERS_MAX - 1].is_none()
 }
 
 /// Returns the offset of the network header, after up to [`TAGS_MAX`] tags.
 pub(crate) fn network(data: &[u8]) -> Option<usize> {
-    let mut at = TYPE_AT;
+    network_of(data, 0)
+}
+
+/// Returns the offset of the network header of the frame at byte `at` of `data`, as [`network`] does.
+fn network_of(data: &[u8], at: usize) -> Option<usize> {
+    let mut at = at + TYPE_AT;
     for _ in 0..TAGS_MAX {
         if !TYPE_VLAN.contains(&u16_at(data, at)?) {
             break;
@@ -232,15 +269,8 @@ pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
 
 /// Returns the protocol of the header that begins at `start`, if that is behind one of the nested IP headers.
 pub(crate) fn protocol_at(data: &[u8], start: usize) -> Option<u8> {
-    let mut next = IpHeader::first(data);
-    for _ in 0..IP_HEADERS_MAX {
-        let ip = next?;
-        if ip.end == start {
-            return Some(ip.protocol);
-        }
-        next = ip.inner(data);
-    }
-    None
+    let mut ips = nested(data).into_iter().flatten();
+    ips.find(|ip| ip.end == start).map(|ip| ip.protocol)
 }
 
 /// Passes the first bytes of a packet to `look`, in a copy if they cannot be read in place.

@@ -16,6 +16,7 @@ mod reserve;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tunnel;
 
 use std::time::{Duration, Instant};
 

@@ -5,14 +5,22 @@
 //! sum is taken for unfinished. One that was finished and holds it by chance, one of 65,536, comes to no harm:
 //! computed again, its checksum is the same. SCTP has no pseudo header: where its CRC is to be filled in, the kernel
 //! leaves 0.
+//!
+//! In a tunnel with a checksum of its own (VXLAN, Geneve, GRE) the kernel leaves one checksum to hardware. Where that
+//! is the inner one, it computes the outer one for the finished inner packet, from the headers alone, or leaves it out
+//! (0); where the inner one is complete, it leaves the outer one. Only in a superframe both are unfinished.
+//!
+//! Source: Linux net/ipv4/udp.c `udp_set_csum`, include/net/gre.h `gre_build_header`, include/linux/skbuff.h
+//! `lco_csum`.
 
 use linerate_skb::{Offload, Skb};
 use linerate_sys::vnet::GSO_ECN;
-use linerate_wire::IPV6_BYTES;
+use linerate_wire::{IPV6_BYTES, checksum};
 
 use super::headers::{
-    self, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK, u16_at,
+    self, GRE, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK, u16_at,
 };
+use super::tunnel;
 
 /// A superframe kind that virtio does not define, so that the packet is dropped before every device and peer. A port
 /// that takes all superframes as they are, for a file or for this process, passes it on.
@@ -24,14 +32,16 @@ const AE: u8 = 0x01;
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
 
-/// An unfinished packet: its innermost IP header, and the offset of the checksum after it.
+/// An unfinished checksum: the IP header before it, and its offset in the header after that.
 #[derive(Debug, PartialEq, Eq)]
 struct Unfinished {
     ip: IpHeader,
     offset: usize,
+    /// True if a checksum of a tunnel around it is unfinished, too, and will not be right by finishing this one.
+    is_outer_too: bool,
 }
 
-/// Marks a packet whose checksum is still to be computed, also one in an IP tunnel; a TCP packet
+/// Marks a packet whose checksum is still to be computed, also one in a tunnel; a TCP packet
 /// longer than the interface's MTU is marked as a superframe to be cut, a UDP or SCTP packet as one that is dropped
 /// before it leaves to a device or a peer.
 ///
@@ -46,15 +56,17 @@ pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
 /// Returns the work that is left to a device for a packet of `len` bytes that begins with `data`; `None` if the
 /// packet is not recognised as unfinished.
 pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
-    let Unfinished { ip, offset } = unfinished(data)?;
+    let Unfinished { ip, offset, is_outer_too } = unfinished(data)?;
     let (csum_start, csum_offset) = (ip.end as u16, offset as u16);
     let flags = Offload::NEEDS_CHECKSUM;
     let partial = Offload { flags, csum_start, csum_offset, ..Offload::NONE };
     let longest = headers::network(data)? + mtu_bytes;
+    // Two unfinished checksums are of a superframe, also of one that is not longer than the MTU.
+    let is_superframe = len > longest || is_outer_too;
     Some(match ip.protocol {
-        TCP if len > longest => superframe(partial, data, ip, longest),
+        TCP if is_superframe => superframe(partial, data, ip, longest),
         // Only the sender knows where the packets of this superframe end: sent as one, they would be another message.
-        UDP | SCTP if len > longest => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
+        _ if is_superframe => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
         _ => partial,
     })
 }
@@ -77,21 +89,32 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
     }
 }
 
-/// Returns the unfinished checksum of a packet, if any: that of the innermost header found.
+/// Returns the unfinished checksum of a packet, if any: the innermost one.
+///
+/// By chance, one time of 65,536, a complete inner checksum is taken for an unfinished one while that of the tunnel is
+/// unfinished. The packet is then taken for a superframe: for TCP of one segment, which gets both checksums; others are
+/// dropped.
 fn unfinished(data: &[u8]) -> Option<Unfinished> {
-    let mut ip = IpHeader::first(data)?;
-    for _ in 1..IP_HEADERS_MAX {
-        let Some(inner) = ip.inner(data) else { break };
-        ip = inner;
-    }
+    let ips = headers::nested(data);
+    let mut all = ips.iter().rev().flatten().filter_map(|ip| unfinished_after(data, *ip));
+    let mut found = all.next()?;
+    found.is_outer_too = all.any(|outer| !is_right_around(data, &outer, &found));
+    Some(found)
+}
+
+/// Returns the checksum of the header after `ip`, if that is unfinished.
+fn unfinished_after(data: &[u8], ip: IpHeader) -> Option<Unfinished> {
+    let is_zero = |offset: usize, bytes: usize| {
+        let field = data.get(ip.end + offset..)?.get(..bytes)?;
+        let found = Unfinished { ip, offset, is_outer_too: false };
+        field.iter().all(|byte| *byte == 0).then_some(found)
+    };
     let offset = match ip.protocol {
         TCP => usize::from(TCP_CHECK),
         UDP => usize::from(UDP_CHECK),
-        SCTP => {
-            let offset = usize::from(SCTP_CHECK);
-            let field = data.get(ip.end + offset..)?.first_chunk::<4>()?;
-            return (*field == [0; 4]).then_some(Unfinished { ip, offset });
-        }
+        SCTP => return is_zero(usize::from(SCTP_CHECK), 4),
+        // GRE has no pseudo header either.
+        GRE => return is_zero(tunnel::gre_check(data, &ip)?, 2),
         _ => return None,
     };
     let field = u16_at(data, ip.end + offset)?;
@@ -100,7 +123,20 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
         false => (u16_at(data, ip.at + 2)?, ip.end - ip.at),
     };
     let pseudo = ip.pseudo(data, len.checked_sub(header_bytes as u16)?)?;
-    (field != 0 && field == pseudo).then_some(Unfinished { ip, offset })
+    let is_unfinished = field != 0 && field == pseudo;
+    is_unfinished.then_some(Unfinished { ip, offset, is_outer_too: false })
+}
+
+/// Returns true if the checksum `outer` of a tunnel, which looks unfinished, is right once `inner` is finished.
+///
+/// A finished checksum makes the sum of its bytes the complement of the sum that its field had before.
+fn is_right_around(data: &[u8], outer: &Unfinished, inner: &Unfinished) -> bool {
+    let [pseudo, field] = [outer, inner].map(|one| u16_at(data, one.ip.end + one.offset));
+    let headers = data.get(outer.ip.end..inner.ip.end).map(checksum::sum);
+    let (Some(pseudo), Some(field), Some(headers)) = (pseudo, field, headers) else { return false };
+    let sum = checksum::add(checksum::add(pseudo, headers), !field);
+    // A CRC leaves no such sum.
+    inner.ip.protocol != SCTP && checksum::finish(sum) == 0
 }
 
 #[cfg(test)]
@@ -109,7 +145,6 @@ mod tests {
     use crate::host::testing::{chains, ipip, ipv4 as frame, ipv6, source_routed};
     use crate::segment::Cutter;
     use linerate_skb::DropReason;
-    use linerate_wire::checksum;
 
     fn unfinished(data: &[u8]) -> Option<(usize, usize)> {
         super::unfinished(data).map(|found| (found.ip.end, found.offset))

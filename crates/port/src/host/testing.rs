@@ -400,6 +400,34 @@ pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
+/// Returns `packet` in a tunnel over UDP to `port`, whose header is `header`; the outer checksum is the sum of its
+/// pseudo header.
+pub(crate) fn over_udp(v6: bool, port: u16, header: &[u8], packet: &[u8]) -> Vec<u8> {
+    let payload = [header, packet].concat();
+    let mut f = match v6 {
+        true => ipv6(17, &[], 17, payload.len()),
+        false => ipv4(17, payload.len()),
+    };
+    let at = f.len() - payload.len();
+    f[at - 6..at - 4].copy_from_slice(&port.to_be_bytes());
+    f[at..].copy_from_slice(&payload);
+    f
+}
+
+/// Returns `packet` in a tunnel of GRE over IPv4, whose header is `header`.
+pub(crate) fn over_gre(header: &[u8], packet: &[u8]) -> Vec<u8> {
+    let payload = [header, packet].concat();
+    let mut f = ipv4(47, payload.len() - 8);
+    f[34..].copy_from_slice(&payload);
+    f
+}
+
+/// The header of VXLAN; the next two constants are one of Geneve with an option, and one of GRE with a checksum and a
+/// key, for Ethernet frames.
+pub(crate) const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
+pub(crate) const GENEVE: [u8; 12] = [1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4];
+pub(crate) const GRE_CHECKED: [u8; 12] = [0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 5];
+
 /// Returns the sum of the pseudo header of a packet that [`ipv4`] made.
 pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     let mut header = Vec::from(SOURCE);

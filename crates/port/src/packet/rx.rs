@@ -254,7 +254,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
 /// unfinished.
 ///
 /// # Errors
-/// `UNSUPPORTED` if the place of the checksum is not found, as in a tunnel by VXLAN, Geneve or GRE: delivered, the
+/// `UNSUPPORTED` if the place of the checksum is not found, as in an unknown tunnel: delivered, the
 /// packet would leave with a wrong one.
 #[cold]
 fn unfinished(bytes: &[u8], limits: Limits) -> Result<Offload, DropReason> {

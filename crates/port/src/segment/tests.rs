@@ -3,7 +3,10 @@
 use linerate_skb::Pool;
 
 use super::*;
-use crate::host::testing::{self, bytes, chains, ipip, ipv4, ipv6, source_routed};
+use crate::host::testing::{
+    self, GENEVE, GRE_CHECKED, VXLAN, bytes, chains, ipip, ipv4, ipv6, over_gre, over_udp,
+    source_routed,
+};
 
 const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 
@@ -82,6 +85,68 @@ fn a_superframe_in_a_tunnel_is_cut_with_outer_headers_of_its_own() {
     let deep = (0..IP_HEADERS_MAX).fold(ipv4(6, 2500), |frame, _| ipip(frame));
     let refused = cut(&deep, SUPER.pushed(20 * IP_HEADERS_MAX).unwrap(), 8).unwrap_err();
     assert_eq!(refused, DropReason::UNSUPPORTED);
+}
+
+#[test]
+fn a_superframe_in_a_tunnel_over_udp_is_cut_with_lengths_and_checksums_of_its_own() {
+    let inner = ipv4(6, 2500);
+    let plain = cut(&inner, SUPER, 64).unwrap();
+    for (port, header) in [(4789, &VXLAN[..]), (8472, &VXLAN[..]), (6081, &GENEVE[..])] {
+        for is_checked in [true, false] {
+            let mut frame = over_udp(false, port, header, &inner);
+            if !is_checked {
+                frame[40..42].fill(0);
+            }
+            let at = frame.len() - inner.len();
+            let all = cut(&frame, SUPER.pushed(at).unwrap(), 2).unwrap();
+            assert_eq!(all.len(), plain.len());
+            for (i, (one, plain)) in all.iter().zip(&plain).enumerate() {
+                assert!(one[at..] == *plain && one[42..at] == *header, "{port}, segment {i}");
+                assert_eq!(usize::from(be16(one, 16)), one.len() - 14);
+                assert_eq!((usize::from(be16(one, 18)), be16(one, 36)), (i, port));
+                assert_eq!(usize::from(be16(one, 38)), one.len() - 34);
+                assert_eq!((whole(one), be16(one, 40) == 0), (is_checked, !is_checked));
+            }
+        }
+    }
+    // Over IPv6, and without an Ethernet header in the tunnel.
+    let frame = over_udp(true, 6081, &[0, 0, 0x08, 0, 0, 0, 7, 0], &inner[14..]);
+    for (one, plain) in cut(&frame, SUPER.pushed(56).unwrap(), 2).unwrap().iter().zip(&plain) {
+        assert!(one[70..] == plain[14..] && linerate_wire::udp(one).unwrap().checksum_ok());
+    }
+}
+
+#[test]
+fn a_superframe_in_a_tunnel_of_gre_is_cut_with_checksums_of_its_own() {
+    let inner = ipv4(6, 2500);
+    let plain = cut(&inner, SUPER, 64).unwrap();
+    let bare = [0, 0, 0x65, 0x58];
+    for header in [&GRE_CHECKED[..], &bare[..]] {
+        let frame = over_gre(header, &inner);
+        let at = 34 + header.len();
+        let all = cut(&frame, SUPER.pushed(at).unwrap(), 2).unwrap();
+        assert_eq!(all.len(), plain.len());
+        for (i, (one, plain)) in all.iter().zip(&plain).enumerate() {
+            assert!(one[at..] == *plain, "segment {i}");
+            assert_eq!(usize::from(be16(one, 16)), one.len() - 14);
+            let is_right = checksum::finish(checksum::sum(&one[34..])) == 0;
+            assert!(is_right || one[34..at] == bare, "segment {i}");
+        }
+    }
+    let numbered = over_gre(&[0x10, 0, 0x65, 0x58, 0, 0, 0, 1], &inner);
+    let refused = cut(&numbered, SUPER.pushed(42).unwrap(), 8).unwrap_err();
+    assert_eq!(refused, DropReason::UNSUPPORTED);
+}
+
+#[test]
+fn datagrams_of_a_train_that_are_of_a_tunnel_keep_their_boundaries() {
+    let frame = over_udp(false, 4789, &VXLAN, &ipv4(17, 1950));
+    for flags in [Offload::NEEDS_CHECKSUM, 0] {
+        let train = Offload { flags, gso_type: GSO_UDP_L4, hdr_len: 42, csum_offset: 6, ..SUPER };
+        let all = cut(&frame, train, 64).unwrap();
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042]);
+        assert!(all.iter().all(|one| whole(one)));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! AF_XDP has no header that marks packets without a checksum, and their next receiver refuses them. If the
 //! other end of a veth is in sight, its checksum offload is turned off. If it is in another network
 //! namespace, and on a netkit, a TAP and the loopback interface, such packets are recognised by what stands in the
-//! checksum's place (host/partial.rs).
+//! checksum's place (host/partial.rs), also in tunnels that are known (host/tunnel.rs).
 
 use linerate_skb::Result;
 use linerate_sys::netif::{DeviceOffload, HARDWARE_LOOPBACK, Interface};
@@ -76,7 +76,9 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         None => elsewhere.to_owned(),
     };
     let (at, name) = at;
-    let mut said = format!("checksums: {why}, so this port completes them");
+    let mut said = format!(
+        "checksums: {why}, so this port completes them, also in tunnels by IP in IP, VXLAN (port 4789 or 8472), Geneve and GRE"
+    );
     // The kernel does not turn the offload of the loopback interface off.
     if !is_loopback(interface) {
         let remedy = format!("turn the offload off{at}: ethtool -K {name} tx off");
