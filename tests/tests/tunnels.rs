@@ -21,7 +21,7 @@ const DATAGRAMS: [usize; 6] = [1, 2, 333, 1000, 1422, 3001];
 /// Counts of a kernel that stay 0 while all headers and checksums are right, those of the tunnel, too.
 const ERRORS: [&str; 5] =
     ["IpInHdrErrors", "IpExtInCsumErrors", "TcpInCsumErrors", "UdpInErrors", "UdpInCsumErrors"];
-/// What `ip` says where the kernel has no VXLAN.
+/// Message of `ip` where the kernel has no VXLAN.
 const NO_VXLAN: &str = "Error: Unknown device type.";
 
 /// Adds the interface of a tunnel to `host`.

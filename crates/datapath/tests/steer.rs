@@ -160,11 +160,21 @@ fn divided_between(
     len: usize,
     budget: usize,
 ) -> (EngineBuilder, [Steering; 2]) {
+    divided_over(devices, len, budget, "")
+}
+
+/// `qdisc` is the discipline in front of each ring to a worker.
+fn divided_over(
+    devices: [&str; 2],
+    len: usize,
+    budget: usize,
+    qdisc: &str,
+) -> (EngineBuilder, [Steering; 2]) {
     let mut builder = Engine::builder().driver(&Talk).budget(budget);
     builder = builder.port("west", devices[0]).port("east", devices[1]);
     for ring in ["w1", "w2", "e1", "e2"] {
         let text = format!("ring:{ring},len={len}");
-        builder = builder.port(ring, &text).port(&format!("far-{ring}"), &text);
+        builder = builder.port(ring, &(text.clone() + qdisc)).port(&format!("far-{ring}"), &text);
     }
     let steerings = [("west", ["w1", "w2"]), ("east", ["e1", "e2"])];
     let steerings = steerings.map(|(from, outputs)| Steering::new(from, &outputs).unwrap());
@@ -221,8 +231,9 @@ proptest! {
         steps in vec(step(), 1..400),
         loses in any::<bool>(),
         len in prop_oneof![Just(64_usize), Just(256)],
+        qdisc in prop_oneof![Just(""), Just(",qdisc=fq_codel,limit=200")],
     ) {
-        let (mut builder, steerings) = divided(len, 16);
+        let (mut builder, steerings) = divided_over(["talk:1,most=7", "talk:2,most=7"], len, 16, qdisc);
         if loses {
             builder = builder.stage(|_| Loser);
         }

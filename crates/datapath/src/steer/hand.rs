@@ -45,7 +45,8 @@ pub(crate) struct Hand {
     /// the rings out of it have received enough. `None` if no mark is pending.
     mark: Option<u64>,
     /// True if a packet's number in `handed` may be less than its number in the ring: other stages
-    /// send to the output, too, or a wrapper of the near end may lose and double packets.
+    /// send to the output, too, a wrapper of the near end may lose and double packets, or its discipline may reorder
+    /// and cut them.
     shared: bool,
 }
 
@@ -100,7 +101,7 @@ impl Reader {
 
 impl Hand {
     /// Creates an output to which no packet was handed over; `shared` is true if its near end has a
-    /// wrapper.
+    /// wrapper or a discipline.
     pub fn new(
         near: Arc<QueueStats>,
         own: Option<(Arc<Clear>, usize)>,

@@ -106,9 +106,10 @@ pub(crate) fn link(
             match place(*port) {
                 Some((by, at, near)) if by == worker => {
                     let own = end_of(worker, at).map(|end| (pages[worker].clone(), end));
-                    let is_wrapped = groups[by].napis[at].meter.is_some();
+                    let napi = &groups[by].napis[at];
+                    let renumbers = napi.meter.is_some() || napi.has_qdisc();
                     ways.push(Output::new(at, near.clone(), far(name)));
-                    let hand = Hand::new(near, own, far(name), is_wrapped);
+                    let hand = Hand::new(near, own, far(name), renumbers);
                     outputs.push((PortId(at as u8), hand));
                 }
                 _ => {
