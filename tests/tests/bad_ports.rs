@@ -76,7 +76,10 @@ fn an_interface_in_another_namespace_is_refused_with_the_command_to_type() {
         }
         let said = done.stdout.clone() + &done.stderr;
         assert_eq!(done.code(), if words.starts_with("doctor") { 3 } else { 1 }, "{done:?}");
-        assert!(said.contains("it is not in this network namespace, but in west"), "{done:?}");
+        assert!(
+            said.contains("it is not here, and one of that name is in namespace west"),
+            "{done:?}"
+        );
         let typed = format!("fix: ip netns exec west linerate {words}\n");
         assert!(said.contains(&typed), "no {typed} in {done:?}");
     }

@@ -153,7 +153,7 @@ pub struct Run {
     /// have several workers, and queue i of both ends belongs to one of them
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
-    /// Search for better CPUs during the run, which takes up to 14 s, with interrupts 41 s. The search measures the CPU
+    /// Search for better CPUs during the run, which takes up to 14 s, with interrupts 46 s. The search measures the CPU
     /// time of a packet in several placements, then the first and the best ones in turn, and keeps another one only if its
     /// gain exceeds the spread of these measurements. workers: moves the workers only; auto: also moves the interrupts (irqs
     /// or NAPI threads) of the ports' interfaces; napi: as auto, and starts NAPI threads where there are none

@@ -65,7 +65,9 @@ fn below(a: &End, b: &End) -> Option<String> {
     if a.info.master == Some(b.interface.index()) {
         return Some(format!("{name} is a member of {above}"));
     }
-    b.is_above(a).then(|| format!("{name} is the lower device of {above}"))
+    // The packets of a tunnel's interface are others than those of the device that carries them.
+    let is_joined = b.is_above(a) && (b.info.kind == "vlan" || b.shares_lower());
+    is_joined.then(|| format!("{name} is the lower device of {above}"))
 }
 
 /// Describes what the interfaces of both ends are directly below or above, if that joins them.
@@ -74,8 +76,8 @@ fn beside(a: &End, b: &End) -> Option<String> {
     let found = |index: Option<u32>| Interface::by_index(index?).ok();
     if let Some(master) = found(a.info.master.filter(|_| a.info.master == b.info.master)) {
         let is_joined = match &*LinkInfo::of(&master).ok()?.kind {
-            // The members of a VRF are separate networks.
-            "vrf" => false,
+            // The members of a VRF are separate networks; those of Open vSwitch may belong to different bridges.
+            "vrf" | "openvswitch" => false,
             // The bridge receives no packet that both ports take from its members.
             "bridge" => !(a.takes && b.takes),
             _ => true,

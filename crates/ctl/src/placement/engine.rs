@@ -23,7 +23,7 @@ const TICK_NS: f64 = 1e7;
 /// Interval at which a reading of /proc/stat looks for the next tick, and the longest time for which it looks: where all
 /// CPUs are busy, none comes.
 const EDGE_STEP: Duration = Duration::from_micros(250);
-const EDGE_MAX: Duration = Duration::from_millis(50);
+const EDGE_MAX: Duration = Duration::from_millis(20);
 const SETTLES: Duration = Duration::from_millis(10);
 /// Interval of checks whether the run has ended.
 const STEP: Duration = Duration::from_millis(10);
@@ -234,7 +234,8 @@ impl Gauge for EngineGauge {
 /// Returns the time for which the machine's CPUs were busy since boot.
 ///
 /// The kernel reports the time for which they were not in whole ticks. So this waits, for up to `EDGE_MAX`, for the
-/// moment at which one more is complete: the result is then exact to `EDGE_STEP`.
+/// moment at which one more is complete: the result is then exact to `EDGE_STEP` for each idle CPU. Where no tick is
+/// completed, or so many CPUs are idle that one is in each step, it is exact to a tick.
 pub(super) fn busy_ns() -> f64 {
     let ([_, before], until) = (cpus_and_idle_ticks(), Instant::now() + EDGE_MAX);
     loop {

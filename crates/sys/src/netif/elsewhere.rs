@@ -90,7 +90,10 @@ fn look(folder: &Path, interface: &str) -> Named {
 /// be.
 fn with_namespaces(e: Error, named: &Named) -> Error {
     if let [first, ..] = &named.with[..] {
-        let why = format!("it is not in this network namespace, but in {}", named.with.join(", "));
+        let why = format!(
+            "it is not here, and one of that name is in namespace {}",
+            named.with.join(", ")
+        );
         return Error { why, ..e }.fix(format!("ip netns exec {first} PROGRAM …"));
     }
     if named.closed.is_empty() {
@@ -152,7 +155,7 @@ mod tests {
             with_namespaces(absent(), &Named { with: list(with), closed: list(closed) })
         };
         let e = with(&["east", "west"], &["lab"]);
-        assert_eq!(e.why, "it is not in this network namespace, but in east, west");
+        assert_eq!(e.why, "it is not here, and one of that name is in namespace east, west");
         assert_eq!(e.fix, "ip netns exec east PROGRAM …");
         let e = with(&[], &["lab"]);
         assert_eq!(

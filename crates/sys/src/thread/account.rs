@@ -16,7 +16,7 @@ use crate::clock::thread_cpu_ns;
 use crate::error::{Code, Error, Result};
 
 const PATH: &str = "/proc/thread-self/schedstat";
-/// Text of the file in a kernel without `CONFIG_SCHED_INFO`.
+/// Text of the file where the kernel's account is switched off.
 const NO_ACCOUNT: &str = "0 0 0\n";
 const WHAT: &str = "cannot read what the kernel accounts to this thread";
 /// Three numbers of 20 digits, two spaces and a newline.
@@ -46,7 +46,8 @@ impl Account {
     /// Opens the calling thread's statistics.
     ///
     /// # Errors
-    /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.
+    /// `E-FILE` without /proc, and from a kernel built without `CONFIG_SCHED_INFO`; `E-UNSUPPORTED` where its account is
+    /// switched off.
     pub fn of_this_thread() -> Result<Account> {
         let account = Account::open()?;
         account.run_delay_ns()?;
@@ -97,7 +98,9 @@ impl Account {
 #[doc(hidden)]
 #[must_use]
 pub fn keeps_no_account(e: &Error) -> bool {
-    e.code == Code::Unsupported && e.why.starts_with(&format!("{PATH} holds {NO_ACCOUNT:?}: "))
+    let is_absent = e.code == Code::File && e.why.contains("No such file or directory");
+    let is_off = e.why.starts_with(&format!("{PATH} holds {NO_ACCOUNT:?}: "));
+    is_absent || (e.code == Code::Unsupported && is_off)
 }
 
 /// Returns the number of times that the calling thread was preempted.
