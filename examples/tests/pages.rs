@@ -2,7 +2,7 @@
 //! measures is not among them.
 
 use linerate_tests::capture::Folder;
-use linerate_tests::{installed, may_pin, or_skip};
+use linerate_tests::{installed, may_pin, may_use, or_skip};
 
 use crate::README;
 use crate::page::{TWO_HOSTS, ran, script, xdp_opens};
@@ -157,6 +157,8 @@ fn three_things_of_the_readme_are_done_as_printed() {
 fn workers_are_placed_as_printed() {
     or_skip!(ready(&[]));
     or_skip!(may_pin());
+    // The page has `--cpu 0,1`.
+    or_skip!(may_use(&[0, 1]));
     let commands = typed(PLACEMENT);
     let choice = "--place workers|auto|napi\n";
     assert!(commands.contains(choice));

@@ -141,6 +141,16 @@ pub fn may_pin() -> Result<(), String> {
     })
 }
 
+/// Checks that this process may use some CPUs.
+///
+/// # Errors
+/// The reason to skip.
+pub fn may_use(cpus: &[usize]) -> Result<(), String> {
+    let allowed = allowed_cpus().expect("it has some");
+    let is_allowed = cpus.iter().all(|cpu| allowed.contains(cpu));
+    is_allowed.then_some(()).ok_or_else(|| format!("needs CPUs {cpus:?}, and has {allowed:?}"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;

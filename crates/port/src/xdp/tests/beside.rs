@@ -65,8 +65,32 @@ fn pin(object: i32, path: &Path) {
 }
 
 /// Texts by which `mount` reports a user namespace that may not mount a BPF file system, or a kernel without it.
-const REFUSALS: [&str; 4] =
-    ["permission denied", "Operation not permitted", "unknown filesystem type", "No such device"];
+const REFUSALS: [&str; 6] = [
+    "permission denied",
+    "Permission denied",
+    "Operation not permitted",
+    "not mount point",
+    "unknown filesystem type",
+    "No such device",
+];
+
+/// Calls `mount`; returns false, with a message, if that cannot be done here.
+fn mounted(args: &[&str]) -> bool {
+    let mount = match Command::new("mount").env("LC_ALL", "C").args(args).output() {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no `mount` command");
+            return false;
+        }
+        mount => mount.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&mount.stderr);
+    if REFUSALS.iter().any(|why| said.contains(why)) {
+        eprintln!("skipped: a BPF file system cannot be mounted: {}", said.trim());
+        return false;
+    }
+    assert!(mount.status.success(), "{args:?}: {said}");
+    true
+}
 
 /// A BPF file system in a mount namespace of the test's thread.
 struct BpfFs(Scratch);
@@ -77,23 +101,9 @@ impl BpfFs {
         // A process that may have a network namespace may have this one, too.
         // SAFETY: NEWNS changes only which files this thread sees; its descriptors stay shared.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-        let private = match Command::new("mount").args(["--make-rprivate", "/"]).status() {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no `mount` command");
-                return None;
-            }
-            private => private.unwrap(),
-        };
-        assert!(private.success(), "{private}");
-        let mount = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&scratch.0).output();
-        let mount = mount.unwrap();
-        let said = String::from_utf8_lossy(&mount.stderr);
-        if REFUSALS.iter().any(|why| said.contains(why)) {
-            eprintln!("skipped: a BPF file system cannot be mounted: {}", said.trim());
-            return None;
-        }
-        assert!(mount.status.success(), "{said}");
-        Some(BpfFs(scratch))
+        let folder = scratch.0.to_str().unwrap();
+        let calls = [&["--make-rprivate", "/"][..], &["-t", "bpf", "bpf", folder]];
+        calls.iter().all(|args| mounted(args)).then_some(BpfFs(scratch))
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -222,9 +222,10 @@ mod tests {
 
     /// Runs git in `dir` with a fixed name of the committer.
     fn git(dir: &Path, args: &[&str]) {
-        let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C"];
+        let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
+        let plain = ["-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null", "-C"];
         let mut git = std::process::Command::new("git");
-        let done = git.args(who).arg(dir).args(args).output().unwrap();
+        let done = git.args(who).args(plain).arg(dir).args(args).output().unwrap();
         assert!(done.status.success(), "git {args:?}: {done:?}");
     }
 
