@@ -1,8 +1,9 @@
-//! TCP between namespaces, sent by threads of this process; iperf3 and ping, checked by their
+//! TCP between namespaces, sent by threads of this process; superframes of UDP; iperf3 and ping, checked by their
 //! reports.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,19 @@ pub fn transfer(from: &Netns, to: &Netns, address: impl Into<IpAddr>, len: usize
         send(stream, len);
     });
     receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Makes the kernel cut the bytes of a call into datagrams of `len` bytes, as late as it can: in the device.
+///
+/// # Panics
+/// If the kernel has no superframes of UDP.
+pub fn send_in_superframes(socket: &UdpSocket, len: usize) {
+    let len = libc::c_int::try_from(len).expect("the length of a datagram");
+    let (value, size) = (&raw const len, size_of::<libc::c_int>() as u32);
+    let (fd, level, name) = (socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT);
+    // SAFETY: `value` points to a number that lives in this function, and `size` is its size.
+    let done = unsafe { libc::setsockopt(fd, level, name, value.cast(), size) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn send(mut stream: TcpStream, len: usize) {

@@ -2,14 +2,13 @@
 //! those of TCP the marks by which a discipline reports congestion.
 
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 
 use linerate_port::doctor::kernel;
 use linerate_tests::command::Report;
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST};
-use linerate_tests::traffic::transfer;
+use linerate_tests::traffic::{send_in_superframes, transfer};
 use linerate_tests::wait::SOON;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
@@ -38,16 +37,6 @@ fn payload(call: usize) -> Vec<u8> {
     (call * CALL..(call + 1) * CALL).map(byte).collect()
 }
 
-/// Makes the kernel cut the bytes of a call into datagrams, as late as it can: in the device.
-fn send_in_superframes(socket: &UdpSocket) {
-    let size = DATAGRAM as libc::c_int;
-    let (size, len) = (&raw const size, size_of::<libc::c_int>() as u32);
-    let (fd, level, name) = (socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT);
-    // SAFETY: `size` points to a number that lives in this function, and `len` is its length.
-    let done = unsafe { libc::setsockopt(fd, level, name, size.cast(), len) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// Returns a sender in the west, and a receiver in the east to which it is connected.
 fn sockets(hosts: &Hosts) -> (UdpSocket, UdpSocket) {
     let receiver = hosts.east.run(|| UdpSocket::bind((EAST, 0))).expect("a free port");
@@ -55,7 +44,7 @@ fn sockets(hosts: &Hosts) -> (UdpSocket, UdpSocket) {
     set_socket_recv_buffer_size_force(&receiver, RECEIVE_BYTES).expect("this is root");
     let sender = hosts.west.run(|| UdpSocket::bind((WEST, 0))).expect("a free port");
     sender.connect(receiver.local_addr().expect("it is bound")).expect("a route");
-    send_in_superframes(&sender);
+    send_in_superframes(&sender, DATAGRAM);
     (sender, receiver)
 }
 

@@ -1,98 +1,209 @@
-//! Packets of a kernel in a tunnel over UDP (VXLAN), of which it leaves checksums and cuts to a device: they arrive at
-//! another kernel with right bytes.
+//! Packets of a kernel in a tunnel (VXLAN, Geneve, GRE), of which it leaves checksums and cuts to a device: they arrive
+//! at another kernel with right bytes.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use linerate_tests::command::Report;
+use linerate_port::doctor::kernel;
+use linerate_tests::command::{Forward, Report};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST};
-use linerate_tests::traffic::{reaches, transfer};
+use linerate_tests::traffic::{reaches, send_in_superframes, transfer};
 use linerate_tests::wait::{SOON, until_true};
 
+/// Addresses of the hosts outside of the tunnel, if that is over IPv6.
+const WEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, 1);
+const EAST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, 2);
 /// Addresses of the hosts in the tunnel.
 const INNER_WEST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const INNER_EAST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 /// Number of bytes that are sent by TCP in each direction.
 const LEN: usize = 1_000_000;
-/// Lengths of datagrams: the shortest, odd ones, the longest in one packet of the tunnel, and one of several fragments,
-/// whose outer checksum the sender leaves unfinished.
+/// Lengths of datagrams: the shortest, odd ones, the longest in one packet of VXLAN over IPv4, and one of several
+/// fragments, whose outer checksum the sender leaves unfinished.
 const DATAGRAMS: [usize; 6] = [1, 2, 333, 1000, 1422, 3001];
+/// Length of a datagram of a superframe, number of bytes of one: 40 datagrams, and a shorter one; and number of
+/// superframes.
+const DATAGRAM: usize = 1200;
+const SUPERFRAME: usize = 40 * DATAGRAM + 500;
+const SUPERFRAMES: usize = 20;
 /// Counts of a kernel that stay 0 while all headers and checksums are right, those of the tunnel, too.
 const ERRORS: [&str; 5] =
     ["IpInHdrErrors", "IpExtInCsumErrors", "TcpInCsumErrors", "UdpInErrors", "UdpInCsumErrors"];
-/// Message of `ip` where the kernel has no VXLAN.
-const NO_VXLAN: &str = "Error: Unknown device type.";
+/// Those of a tunnel over IPv6.
+const ERRORS6: [&str; 3] = ["Ip6InHdrErrors", "Udp6InErrors", "Udp6InCsumErrors"];
+/// Message of `ip` where the kernel has no tunnel of a kind.
+const NO_TUNNEL: &str = "Error: Unknown device type.";
 
-/// Adds the interface of a tunnel to `host`.
-fn add_vxlan(
-    host: &Netns,
-    outer: [Ipv4Addr; 2],
-    inner: Ipv4Addr,
-    options: &str,
-) -> Result<(), String> {
-    let [local, remote] = outer;
-    let add = format!("link add name vx0 type vxlan id 7 local {local} remote {remote} dev eth0");
-    host.try_ip(&format!("{add} {options}")).map_err(|why| {
-        assert_eq!(why.trim(), NO_VXLAN, "this is no reason to skip");
-        format!("no VXLAN: {}", why.trim())
+/// The arguments of `ip link add`, in which `LOCAL` and `REMOTE` stand for addresses, and true if these are of IPv6.
+type Tunnel<'a> = (&'a str, bool);
+
+const VXLAN: &str = "type vxlan id 7 local LOCAL remote REMOTE dev eth0";
+const GENEVE: &str = "type geneve id 7 remote REMOTE udpcsum";
+const GRE: &str = "type gretap local LOCAL remote REMOTE key 5 csum";
+
+/// Adds the interface of a tunnel between the addresses `outer`, the own one first, to `host`.
+fn add_tunnel(host: &Netns, args: &str, outer: [String; 2], inner: Ipv4Addr) -> Result<(), String> {
+    let args = args.replace("LOCAL", &outer[0]).replace("REMOTE", &outer[1]);
+    host.try_ip(&format!("link add name tun0 {args}")).map_err(|why| {
+        assert_eq!(why.trim(), NO_TUNNEL, "this is no reason to skip");
+        format!("ip link add {args}: {}", why.trim())
     })?;
-    host.ip(&format!("addr add {inner}/24 dev vx0"));
-    host.ip("link set dev vx0 up");
+    host.ip(&format!("addr add {inner}/24 dev tun0"));
+    host.ip("link set dev tun0 up");
     Ok(())
 }
 
-/// Sends datagrams of all lengths, one after another, and compares them.
-fn exchange(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) {
+/// Joins two hosts by these two ports, and in a tunnel across that join.
+fn join(west: &str, east: &str, (args, is_v6): Tunnel) -> Result<(Hosts, Forward), String> {
+    let hosts = Hosts::new()?;
+    let mut outer = [WEST, EAST].map(|address| address.to_string());
+    if is_v6 {
+        hosts.west.add_ipv6("eth0", WEST6)?;
+        hosts.east.add_ipv6("eth0", EAST6)?;
+        outer = [WEST6, EAST6].map(|address| address.to_string());
+    }
+    add_tunnel(&hosts.west, args, outer.clone(), INNER_WEST)?;
+    outer.reverse();
+    add_tunnel(&hosts.east, args, outer, INNER_EAST)?;
+    let forward = hosts.join(west, east)?;
+    until_true("the tunnel", SOON, || reaches(&hosts.west, INNER_EAST));
+    Ok((hosts, forward))
+}
+
+/// Returns a sender at `source`, and a receiver at `target` to which it is connected.
+fn sockets(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) -> (UdpSocket, UdpSocket) {
     let receiver = to.run(|| UdpSocket::bind((target, 0))).expect("a free port");
     receiver.set_read_timeout(Some(SOON)).expect("a timeout above zero");
     let sender = from.run(|| UdpSocket::bind((source, 0))).expect("a free port");
     sender.connect(receiver.local_addr().expect("it is bound")).expect("a route");
+    (sender, receiver)
+}
+
+/// Receives a datagram.
+fn receive(receiver: &UdpSocket, what: usize) -> Vec<u8> {
+    let mut got = vec![0; 1 << 16];
+    let n = receiver.recv(&mut got).unwrap_or_else(|e| panic!("{what}: {e}"));
+    got.truncate(n);
+    got
+}
+
+/// Sends datagrams of all lengths, one after another, and compares them.
+fn exchange(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) {
+    let (sender, receiver) = sockets(from, to, source, target);
     for (round, len) in DATAGRAMS.into_iter().cycle().take(120).enumerate() {
         let sent: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8).collect();
         assert_eq!(sender.send(&sent).expect("the kernel takes a datagram"), len);
-        let mut got = vec![0; 1 << 16];
-        let n = receiver.recv(&mut got).unwrap_or_else(|e| panic!("{round}, {len} bytes: {e}"));
-        assert!(got[..n] == sent, "{round}: {n} bytes, other than the {len} sent");
+        let got = receive(&receiver, round);
+        assert!(got == sent, "{round}: {} bytes, other than the {len} sent", got.len());
     }
 }
 
-/// Sends TCP and UDP in both directions in a tunnel by VXLAN across a join of these two ports; returns the report.
-fn carry(west: &str, east: &str, options: &str) -> Result<Report, String> {
-    let hosts = Hosts::new()?;
-    add_vxlan(&hosts.west, [WEST, EAST], INNER_WEST, options)?;
-    add_vxlan(&hosts.east, [EAST, WEST], INNER_EAST, options)?;
-    let forward = hosts.join(west, east)?;
-    until_true("the tunnel", SOON, || reaches(&hosts.west, INNER_EAST));
+/// Sends superframes of UDP, one after another, and compares their datagrams, which may arrive in any order.
+fn exchange_superframes(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) {
+    let (sender, receiver) = sockets(from, to, source, target);
+    send_in_superframes(&sender, DATAGRAM);
+    for round in 0..SUPERFRAMES {
+        let byte = |at: usize| (((round + at) as u32).wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        let bytes: Vec<u8> = (0..SUPERFRAME).map(byte).collect();
+        assert_eq!(sender.send(&bytes).expect("the kernel takes a superframe"), SUPERFRAME);
+        let mut sent: Vec<&[u8]> = bytes.chunks(DATAGRAM).collect();
+        let mut got: Vec<Vec<u8>> = sent.iter().map(|_| receive(&receiver, round)).collect();
+        sent.sort_unstable();
+        got.sort_unstable();
+        assert!(got == sent, "round {round}: datagrams other than those sent");
+    }
+}
+
+/// Stops forwarding; returns the report.
+fn end(hosts: &Hosts, forward: Forward, is_v6: bool) -> Report {
+    for host in [&hosts.west, &hosts.east] {
+        assert_eq!(ERRORS.map(|name| host.count(name)), [0; 5], "{ERRORS:?}");
+        if is_v6 {
+            assert_eq!(ERRORS6.map(|name| host.count(name)), [0; 3], "{ERRORS6:?}");
+        }
+    }
+    let report = forward.interrupt();
+    assert_eq!(report.dropped_as("unsupported"), 0, "{report:?}");
+    report
+}
+
+/// Sends TCP and UDP in both directions in a tunnel across a join of these two ports; returns the report.
+fn carry(west: &str, east: &str, tunnel: Tunnel) -> Result<Report, String> {
+    let (hosts, forward) = join(west, east, tunnel)?;
     exchange(&hosts.west, &hosts.east, INNER_WEST, INNER_EAST);
     exchange(&hosts.east, &hosts.west, INNER_EAST, INNER_WEST);
     transfer(&hosts.west, &hosts.east, INNER_EAST, LEN);
     transfer(&hosts.east, &hosts.west, INNER_WEST, LEN);
-    for host in [&hosts.west, &hosts.east] {
-        assert_eq!(ERRORS.map(|name| host.count(name)), [0; 5], "{ERRORS:?}");
-    }
-    let report = forward.interrupt();
-    assert_eq!(report.dropped_as("unsupported"), 0, "{report:?}");
-    Ok(report)
+    Ok(end(&hosts, forward, tunnel.1))
+}
+
+/// Does as [`carry`] in VXLAN with these `options`.
+fn carry_vxlan(port: &str, options: &str, is_v6: bool) -> Result<Report, String> {
+    let args = format!("{VXLAN} {options}");
+    carry(&format!("{port}:w0"), &format!("{port}:e0"), (&args, is_v6))
 }
 
 #[test]
 fn tcp_and_udp_in_vxlan_with_outer_checksums_pass_from_xdp_to_xdp() {
-    or_skip!(carry("xdp:w0", "xdp:e0", "dstport 4789 udpcsum"));
+    or_skip!(carry_vxlan("xdp", "dstport 4789 udpcsum", false));
 }
 
 #[test]
 fn tcp_and_udp_in_vxlan_without_outer_checksums_pass_from_xdp_to_xdp() {
-    or_skip!(carry("xdp:w0", "xdp:e0", "dstport 4789 noudpcsum"));
+    or_skip!(carry_vxlan("xdp", "dstport 4789 noudpcsum", false));
 }
 
 #[test]
 fn tcp_and_udp_in_vxlan_at_the_port_of_linux_pass_from_xdp_to_xdp() {
-    or_skip!(carry("xdp:w0", "xdp:e0", "dstport 8472"));
+    or_skip!(carry_vxlan("xdp", "dstport 8472", false));
+}
+
+#[test]
+fn tcp_and_udp_in_vxlan_over_ipv6_pass_from_xdp_to_xdp() {
+    or_skip!(carry_vxlan("xdp", "dstport 4789", true));
+}
+
+#[test]
+fn tcp_and_udp_in_geneve_pass_from_xdp_to_xdp() {
+    or_skip!(carry("xdp:w0", "xdp:e0", (GENEVE, false)));
+}
+
+#[test]
+fn tcp_and_udp_in_gre_with_checksums_pass_from_xdp_to_xdp() {
+    or_skip!(carry("xdp:w0", "xdp:e0", (GRE, false)));
 }
 
 #[test]
 fn superframes_in_vxlan_are_cut_from_packet_to_packet() {
-    let report = or_skip!(carry("packet:w0", "packet:e0", "dstport 4789"));
+    let report = or_skip!(carry_vxlan("packet", "dstport 4789", false));
     assert!(report.ledger("created") > 0, "no superframe was cut: {report:?}");
+}
+
+#[test]
+fn superframes_in_vxlan_over_ipv6_are_cut_from_packet_to_packet() {
+    let report = or_skip!(carry_vxlan("packet", "dstport 4789", true));
+    assert!(report.ledger("created") > 0, "no superframe was cut: {report:?}");
+}
+
+#[test]
+fn superframes_in_gre_with_checksums_are_cut_from_packet_to_packet() {
+    let report = or_skip!(carry("packet:w0", "packet:e0", (GRE, false)));
+    assert!(report.ledger("created") > 0, "no superframe was cut: {report:?}");
+}
+
+#[test]
+fn superframes_of_udp_in_vxlan_are_cut_at_their_boundaries_from_packet_to_packet() {
+    if kernel::version() < Some((6, 2)) {
+        return eprintln!("skipped: before Linux 6.2 a packet socket gets no superframes of UDP");
+    }
+    for (options, is_v6) in [("dstport 4789 udpcsum", false), ("dstport 4789", true)] {
+        let args = format!("{VXLAN} {options}");
+        let (hosts, forward) = or_skip!(join("packet:w0", "packet:e0", (&args, is_v6)));
+        exchange_superframes(&hosts.west, &hosts.east, INNER_WEST, INNER_EAST);
+        let report = end(&hosts, forward, is_v6);
+        let datagrams = SUPERFRAMES * SUPERFRAME.div_ceil(DATAGRAM);
+        let cut = report.ledger("created");
+        assert!(cut >= datagrams as u64, "some were not cut: {report:?}");
+    }
 }

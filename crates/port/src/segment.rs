@@ -291,7 +291,12 @@ impl Cutter {
                     (ip.end + 6, ip.pseudo(frame, behind).unwrap_or_default())
                 }
                 GRE => match tunnel::gre_check(frame, ip) {
-                    Some(offset) => (ip.end + offset, 0),
+                    Some(offset) => {
+                        // The field behind the checksum, which is 0 by RFC 2784. The kernel leaves it to the one who
+                        // cuts.
+                        put(frame, ip.end + offset + 2, 0);
+                        (ip.end + offset, 0)
+                    }
                     None => continue,
                 },
                 _ => continue,

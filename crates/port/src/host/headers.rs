@@ -32,8 +32,9 @@ const EXTENSIONS_MAX: usize = 8;
 const EXTENSIONS_BYTES_MAX: usize = 128;
 /// Longest Ethernet header that is parsed, with its tags, in bytes.
 const ETHERNET_MAX: usize = 14 + VLAN_BYTES * TAGS_MAX;
-/// Longest headers that are parsed, in bytes: Ethernet, IP headers, extension headers of one of them, a tunnel over UDP
-/// with all options and the Ethernet header in it, and a TCP header with all options.
+/// Number of bytes in which headers are found: room for Ethernet, all IP headers, extension headers of one of them, one
+/// tunnel over UDP with all options and the Ethernet header in it, and a TCP header with all options. Headers that are
+/// longer together, as of two tunnels with all options, are not found.
 pub(crate) const HEADERS_MAX: usize =
     ETHERNET_MAX * 2 + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + tunnel::BYTES_MAX + 60;
 

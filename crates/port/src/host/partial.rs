@@ -2,13 +2,21 @@
 //!
 //! Where hardware is to fill a checksum in, the kernel leaves the sum of the pseudo header there. virtio says so in
 //! a header, which AF_XDP and a packet socket without that header do not have. A packet whose field holds just that
-//! sum is taken for unfinished. One that was finished and holds it by chance, one of 65,536, comes to no harm:
-//! computed again, its checksum is the same. SCTP has no pseudo header: where its CRC is to be filled in, the kernel
-//! leaves 0.
+//! sum is taken for unfinished. One of 65,536 finished packets holds it by chance: computed again, its checksum is the
+//! same, unless padding other than 0 follows. SCTP and GRE have no pseudo header: the kernel leaves 0.
 //!
-//! In a tunnel with a checksum of its own (VXLAN, Geneve, GRE) the kernel leaves one checksum to hardware. Where that
-//! is the inner one, it computes the outer one for the finished inner packet, from the headers alone, or leaves it out
-//! (0); where the inner one is complete, it leaves the outer one. Only in a superframe both are unfinished.
+//! In a tunnel with a checksum of its own (VXLAN, Geneve, GRE) the kernel leaves one checksum to hardware:
+//!
+//! | packet | inner field | outer field |
+//! |---|---|---|
+//! | the inner checksum is left | its pseudo header | complete for the finished inner packet, or 0: there is none |
+//! | the inner one is complete | complete | its pseudo header; 0 in GRE |
+//! | superframe | its pseudo header | its pseudo header; in GRE any value, because the kernel does not write it |
+//! | a program sends a copy of an unfinished packet | its pseudo header | as if the inner one were complete, or complete |
+//!
+//! Superframes and copies are told apart by their length. TCP is right in both cases with both checksums finished, and
+//! is cut where it is longer than the MTU. A UDP or SCTP packet that is not longer is taken for a copy, whose inner
+//! field stays as it is.
 //!
 //! Source: Linux net/ipv4/udp.c `udp_set_csum`, include/net/gre.h `gre_build_header`, include/linux/skbuff.h
 //! `lco_csum`.
@@ -32,13 +40,16 @@ const AE: u8 = 0x01;
 const TCP_FLAGS: usize = 13;
 const CWR: u8 = 0x80;
 
-/// An unfinished checksum: the IP header before it, and its offset in the header after that.
-#[derive(Debug, PartialEq, Eq)]
-struct Unfinished {
+/// A checksum in a packet.
+#[derive(Debug, Clone, Copy)]
+struct Check {
+    /// The IP header before the header that has the checksum, and the offset of the checksum in the latter.
     ip: IpHeader,
     offset: usize,
-    /// True if a checksum of a tunnel around it is unfinished, too, and will not be right by finishing this one.
-    is_outer_too: bool,
+    /// The sum of the pseudo header; 0 without one.
+    pseudo: u16,
+    /// True if its field holds `pseudo`.
+    is_unfinished: bool,
 }
 
 /// Marks a packet whose checksum is still to be computed, also one in a tunnel; a TCP packet
@@ -56,13 +67,11 @@ pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
 /// Returns the work that is left to a device for a packet of `len` bytes that begins with `data`; `None` if the
 /// packet is not recognised as unfinished.
 pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
-    let Unfinished { ip, offset, is_outer_too } = unfinished(data)?;
+    let longest = headers::network(data)? + mtu_bytes;
+    let (Check { ip, offset, .. }, is_superframe) = unfinished(data, len, longest)?;
     let (csum_start, csum_offset) = (ip.end as u16, offset as u16);
     let flags = Offload::NEEDS_CHECKSUM;
     let partial = Offload { flags, csum_start, csum_offset, ..Offload::NONE };
-    let longest = headers::network(data)? + mtu_bytes;
-    // Two unfinished checksums are of a superframe, also of one that is not longer than the MTU.
-    let is_superframe = len > longest || is_outer_too;
     Some(match ip.protocol {
         TCP if is_superframe => superframe(partial, data, ip, longest),
         // Only the sender knows where the packets of this superframe end: sent as one, they would be another message.
@@ -89,52 +98,64 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
     }
 }
 
-/// Returns the unfinished checksum of a packet, if any: the innermost one.
-///
-/// By chance, one time of 65,536, a complete inner checksum is taken for an unfinished one while that of the tunnel is
-/// unfinished. The packet is then taken for a superframe: for TCP of one segment, which gets both checksums; others are
-/// dropped.
-fn unfinished(data: &[u8]) -> Option<Unfinished> {
-    let ips = headers::nested(data);
-    let mut all = ips.iter().rev().flatten().filter_map(|ip| unfinished_after(data, *ip));
-    let mut found = all.next()?;
-    found.is_outer_too = all.any(|outer| !is_right_around(data, &outer, &found));
-    Some(found)
+/// Returns the innermost checksum of a packet that is left to a device, and true if the packet is a superframe.
+fn unfinished(data: &[u8], len: usize, longest: usize) -> Option<(Check, bool)> {
+    let checks = headers::nested(data).map(|ip| check_after(data, ip?));
+    (0..checks.len()).rev().find_map(|depth| {
+        let inner = checks[depth].filter(|check| check.is_unfinished)?;
+        let mut around = checks[..depth].iter().flatten();
+        if around.clone().all(|outer| is_right_around(data, outer, &inner)) {
+            return Some((inner, len > longest));
+        }
+        let is_superframe = match inner.ip.protocol {
+            // Padding would become payload; a superframe has none.
+            TCP => inner.ip.end + usize::from(bytes_after(data, &inner.ip)?) == len,
+            _ => len > longest,
+        };
+        // The kernel makes no superframe in GRE with sequence numbers.
+        let may_be_left = |outer: &Check| match outer.ip.protocol {
+            GRE => !tunnel::is_numbered(data, &outer.ip),
+            _ => outer.is_unfinished,
+        };
+        (is_superframe && around.all(may_be_left)).then_some((inner, true))
+    })
 }
 
-/// Returns the checksum of the header after `ip`, if that is unfinished.
-fn unfinished_after(data: &[u8], ip: IpHeader) -> Option<Unfinished> {
-    let is_zero = |offset: usize, bytes: usize| {
-        let field = data.get(ip.end + offset..)?.get(..bytes)?;
-        let found = Unfinished { ip, offset, is_outer_too: false };
-        field.iter().all(|byte| *byte == 0).then_some(found)
-    };
-    let offset = match ip.protocol {
-        TCP => usize::from(TCP_CHECK),
-        UDP => usize::from(UDP_CHECK),
-        SCTP => return is_zero(usize::from(SCTP_CHECK), 4),
-        // GRE has no pseudo header either.
-        GRE => return is_zero(tunnel::gre_check(data, &ip)?, 2),
+/// Returns the checksum of the header after `ip`; `None` if it has none, or it is 0 although there is a pseudo header.
+fn check_after(data: &[u8], ip: IpHeader) -> Option<Check> {
+    let (offset, bytes) = match ip.protocol {
+        TCP => (usize::from(TCP_CHECK), 2),
+        UDP => (usize::from(UDP_CHECK), 2),
+        SCTP => (usize::from(SCTP_CHECK), 4),
+        GRE => (tunnel::gre_check(data, &ip)?, 2),
         _ => return None,
     };
-    let field = u16_at(data, ip.end + offset)?;
+    let field = data.get(ip.end + offset..)?.get(..bytes).map(checksum::sum)?;
+    let pseudo = match ip.protocol {
+        SCTP | GRE => 0,
+        _ if field == 0 => return None,
+        _ => ip.pseudo(data, bytes_after(data, &ip)?)?,
+    };
+    Some(Check { ip, offset, pseudo, is_unfinished: field == pseudo })
+}
+
+/// Returns the number of bytes after `ip`, by its length.
+fn bytes_after(data: &[u8], ip: &IpHeader) -> Option<u16> {
     let (len, header_bytes) = match ip.v6 {
         true => (u16_at(data, ip.at + 4)?, ip.end - ip.at - IPV6_BYTES),
         false => (u16_at(data, ip.at + 2)?, ip.end - ip.at),
     };
-    let pseudo = ip.pseudo(data, len.checked_sub(header_bytes as u16)?)?;
-    let is_unfinished = field != 0 && field == pseudo;
-    is_unfinished.then_some(Unfinished { ip, offset, is_outer_too: false })
+    len.checked_sub(header_bytes as u16)
 }
 
-/// Returns true if the checksum `outer` of a tunnel, which looks unfinished, is right once `inner` is finished.
+/// Returns true if the checksum `outer` of a tunnel is right once `inner` is finished.
 ///
 /// A finished checksum makes the sum of its bytes the complement of the sum that its field had before.
-fn is_right_around(data: &[u8], outer: &Unfinished, inner: &Unfinished) -> bool {
-    let [pseudo, field] = [outer, inner].map(|one| u16_at(data, one.ip.end + one.offset));
-    let headers = data.get(outer.ip.end..inner.ip.end).map(checksum::sum);
-    let (Some(pseudo), Some(field), Some(headers)) = (pseudo, field, headers) else { return false };
-    let sum = checksum::add(checksum::add(pseudo, headers), !field);
+fn is_right_around(data: &[u8], outer: &Check, inner: &Check) -> bool {
+    let Some(headers) = data.get(outer.ip.end..inner.ip.end).map(checksum::sum) else {
+        return false;
+    };
+    let sum = checksum::add(checksum::add(outer.pseudo, headers), !inner.pseudo);
     // A CRC leaves no such sum.
     inner.ip.protocol != SCTP && checksum::finish(sum) == 0
 }
@@ -147,7 +168,8 @@ mod tests {
     use linerate_skb::DropReason;
 
     fn unfinished(data: &[u8]) -> Option<(usize, usize)> {
-        super::unfinished(data).map(|found| (found.ip.end, found.offset))
+        let found = super::unfinished(data, data.len(), data.len());
+        found.map(|(check, _)| (check.ip.end, check.offset))
     }
 
     #[test]
@@ -251,7 +273,7 @@ mod tests {
         let tunnelled = ipip(frame(UDP, 100));
         assert_eq!(unfinished(&tunnelled), Some((54, 6)));
         assert_eq!(unfinished(&ipip(tunnelled.clone())), Some((74, 6)));
-        assert_eq!(unfinished(&ipip(ipip(tunnelled))), None, "as deep as that nobody looks");
+        assert_eq!(unfinished(&ipip(ipip(tunnelled))), None, "deeper than headers are parsed");
         let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
         let mut skb = pool.local().alloc_copy(&ipip(frame(TCP, 3000))).unwrap();
         mark(&mut skb, 1500);

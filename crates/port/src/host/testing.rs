@@ -422,11 +422,12 @@ pub(crate) fn over_gre(header: &[u8], packet: &[u8]) -> Vec<u8> {
     f
 }
 
-/// The header of VXLAN; the next two constants are one of Geneve with an option, and one of GRE with a checksum and a
-/// key, for Ethernet frames.
+/// The header of VXLAN; the next constants are one of Geneve with an option, and two of GRE with a checksum and a key, for
+/// Ethernet frames: the kernel does not write the checksum's word in a superframe.
 pub(crate) const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
 pub(crate) const GENEVE: [u8; 12] = [1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4];
 pub(crate) const GRE_CHECKED: [u8; 12] = [0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 5];
+pub(crate) const GRE_STALE: [u8; 12] = [0xa0, 0, 0x65, 0x58, 0xde, 0xad, 0xbe, 0xef, 0, 0, 0, 5];
 
 /// Returns the sum of the pseudo header of a packet that [`ipv4`] made.
 pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {

@@ -85,7 +85,9 @@ mod tests {
     use super::*;
     use crate::host::headers::{IP_HEADERS_MAX, TCP};
     use crate::host::partial::{self, left};
-    use crate::host::testing::{GENEVE, GRE_CHECKED, VXLAN, ipv4, ipv6, over_gre, over_udp};
+    use crate::host::testing::{
+        GENEVE, GRE_CHECKED, GRE_STALE, VXLAN, ipv4, ipv6, over_gre, over_udp,
+    };
     use crate::segment::Cutter;
 
     /// The start of a header and the offset of the checksum in it.
@@ -186,27 +188,97 @@ mod tests {
     #[test]
     fn a_superframe_in_a_tunnel_is_cut_if_it_is_of_tcp_and_dropped_otherwise() {
         let pool = Pool::builder().frames(64).build().unwrap();
-        for (protocol, payload, size) in [
-            (TCP, 3000, Some(1410u16)),
-            (TCP, 500, Some(1410)),
-            (UDP, 3000, None),
-            (UDP, 500, None),
-        ] {
-            let frame = over_udp(false, 8472, &VXLAN, &ipv4(protocol, payload));
-            let mut skb = pool.local().alloc_copy(&frame).unwrap();
-            partial::mark(&mut skb, 1500);
-            let Offload { gso_size, csum_start, .. } = skb.offload();
-            let longest = Cutter::of(&skb).map(|cutter| cutter.longest());
-            match size {
-                Some(size) => {
-                    assert_eq!((gso_size, csum_start), (size, 84));
-                    assert_eq!(longest, Ok(104 + payload.min(size.into())));
+        let vxlan = |packet: &[u8]| over_udp(false, 8472, &VXLAN, packet);
+        // The kernel leaves what stood in the memory before: other bytes than 0, or 0.
+        let stale = |packet: &[u8]| over_gre(&GRE_STALE, packet);
+        let gre = |packet: &[u8]| over_gre(&GRE_CHECKED, packet);
+        for (protocol, payload) in [(TCP, 3000), (TCP, 500), (UDP, 3000)] {
+            let packet = ipv4(protocol, payload);
+            for (frame, start) in [(vxlan(&packet), 84), (stale(&packet), 80), (gre(&packet), 80)] {
+                let mut skb = pool.local().alloc_copy(&frame).unwrap();
+                partial::mark(&mut skb, 1500);
+                let Offload { gso_size, csum_start, .. } = skb.offload();
+                let longest = Cutter::of(&skb).map(|cutter| cutter.longest());
+                let headers = start + 20;
+                let size = 1514 - headers;
+                match protocol {
+                    TCP => {
+                        assert_eq!((usize::from(gso_size), usize::from(csum_start)), (size, start));
+                        assert_eq!(longest, Ok(headers + payload.min(size)));
+                    }
+                    _ => assert_eq!(longest, Err(DropReason::UNSUPPORTED), "{payload}"),
                 }
-                None => assert_eq!(longest, Err(DropReason::UNSUPPORTED), "{payload}"),
             }
         }
-        let long = unchecked(over_udp(false, 8472, &VXLAN, &ipv4(TCP, 3000)), 34);
+        let long = unchecked(vxlan(&ipv4(TCP, 3000)), 34);
         assert_eq!(left(&long, long.len(), 1500).unwrap().gso_size, 1410);
+    }
+
+    #[test]
+    fn the_outer_checksum_of_a_copy_of_an_unfinished_packet_is_finished_alone() {
+        let padded = [ipv4(TCP, 0), vec![9; 6]].concat();
+        for packet in [ipv4(UDP, 100), ipv6(UDP, &[], UDP, 100), padded] {
+            for (v6, udp) in [(false, 34), (true, 54)] {
+                for (port, header) in tunnels() {
+                    let frame = over_udp(v6, port, header, &packet);
+                    assert_eq!(place(&frame), Some((udp, 6)));
+                }
+            }
+            assert_eq!(place(&over_gre(&GRE_CHECKED, &packet)), Some((34, 4)));
+        }
+        let numbered = [0x90, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(place(&over_gre(&numbered, &ipv4(TCP, 100))), Some((34, 4)));
+    }
+
+    #[test]
+    fn a_copy_of_an_unfinished_packet_behind_a_complete_checksum_is_left_alone() {
+        for packet in [ipv4(TCP, 100), ipv4(UDP, 100)] {
+            for (v6, udp) in [(false, 34), (true, 54)] {
+                let mut copy = over_udp(v6, 4789, &VXLAN, &packet);
+                complete(&mut copy, (udp, 6));
+                assert_eq!(place(&copy), None);
+            }
+        }
+        let numbered = [0x90, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 1];
+        for mut copy in
+            [over_gre(&GRE_CHECKED, &ipv4(UDP, 100)), over_gre(&numbered, &ipv4(TCP, 100))]
+        {
+            complete(&mut copy, (34, 4));
+            assert_eq!(place(&copy), None);
+        }
+    }
+
+    #[test]
+    fn an_outer_checksum_that_is_right_is_not_taken_for_unfinished() {
+        for packet in [ipv4(TCP, 100), ipv4(UDP, 100)] {
+            let mut frame = over_udp(false, 4789, &VXLAN, &packet);
+            let inner = (84, if packet[23] == TCP { 16 } else { 6 });
+            let mut whole = frame.clone();
+            complete(&mut whole, inner);
+            // With this source port, the checksum is the sum of the pseudo header.
+            let pseudo = [frame[40], frame[41]];
+            whole[34..36].fill(0);
+            let rest = checksum::add(checksum::sum(&whole[34..]), checksum::sum(&pseudo));
+            let port = checksum::finish(rest);
+            frame[34..36].copy_from_slice(&port.to_be_bytes());
+            assert_eq!(place(&frame), Some(inner));
+            complete(&mut frame, inner);
+            let sum = checksum::add(checksum::sum(&pseudo), checksum::sum(&frame[34..]));
+            assert_eq!((checksum::finish(sum), &frame[40..42]), (0, &pseudo[..]));
+        }
+    }
+
+    #[test]
+    fn the_middle_checksum_is_found_unfinished_between_a_complete_one_and_one_that_looks_so() {
+        for packet in [ipv4(TCP, 100), ipv4(UDP, 100)] {
+            let middle = over_udp(false, 8472, &VXLAN, &packet);
+            let mut frame = over_udp(false, 4789, &VXLAN, &middle);
+            let mut whole = frame.clone();
+            complete(&mut whole, (84, 6));
+            complete(&mut whole, (34, 6));
+            frame[40..42].copy_from_slice(&whole[40..42]);
+            assert_eq!(place(&frame), Some((84, 6)));
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use linerate_skb::Pool;
 
 use super::*;
 use crate::host::testing::{
-    self, GENEVE, GRE_CHECKED, VXLAN, bytes, chains, ipip, ipv4, ipv6, over_gre, over_udp,
-    source_routed,
+    self, GENEVE, GRE_CHECKED, GRE_STALE, VXLAN, bytes, chains, ipip, ipv4, ipv6, over_gre,
+    over_udp, source_routed,
 };
 
 const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
@@ -111,7 +111,9 @@ fn a_superframe_in_a_tunnel_over_udp_is_cut_with_lengths_and_checksums_of_its_ow
     }
     // Over IPv6, and without an Ethernet header in the tunnel.
     let frame = over_udp(true, 6081, &[0, 0, 0x08, 0, 0, 0, 7, 0], &inner[14..]);
-    for (one, plain) in cut(&frame, SUPER.pushed(56).unwrap(), 2).unwrap().iter().zip(&plain) {
+    let all = cut(&frame, SUPER.pushed(56).unwrap(), 2).unwrap();
+    assert_eq!(all.len(), plain.len());
+    for (one, plain) in all.iter().zip(&plain) {
         assert!(one[70..] == plain[14..] && linerate_wire::udp(one).unwrap().checksum_ok());
     }
 }
@@ -121,7 +123,7 @@ fn a_superframe_in_a_tunnel_of_gre_is_cut_with_checksums_of_its_own() {
     let inner = ipv4(6, 2500);
     let plain = cut(&inner, SUPER, 64).unwrap();
     let bare = [0, 0, 0x65, 0x58];
-    for header in [&GRE_CHECKED[..], &bare[..]] {
+    for header in [&GRE_CHECKED[..], &GRE_STALE[..], &bare[..]] {
         let frame = over_gre(header, &inner);
         let at = 34 + header.len();
         let all = cut(&frame, SUPER.pushed(at).unwrap(), 2).unwrap();
@@ -131,11 +133,31 @@ fn a_superframe_in_a_tunnel_of_gre_is_cut_with_checksums_of_its_own() {
             assert_eq!(usize::from(be16(one, 16)), one.len() - 14);
             let is_right = checksum::finish(checksum::sum(&one[34..])) == 0;
             assert!(is_right || one[34..at] == bare, "segment {i}");
+            assert!(header == bare || one[40..at] == GRE_CHECKED[6..], "segment {i}");
         }
     }
     let numbered = over_gre(&[0x10, 0, 0x65, 0x58, 0, 0, 0, 1], &inner);
     let refused = cut(&numbered, SUPER.pushed(42).unwrap(), 8).unwrap_err();
     assert_eq!(refused, DropReason::UNSUPPORTED);
+}
+
+#[test]
+fn a_superframe_in_two_tunnels_is_cut_with_right_checksums_of_both() {
+    let inner = ipv4(6, 2500);
+    let plain = cut(&inner, SUPER, 64).unwrap();
+    let in_udp = over_udp(false, 8472, &VXLAN, &inner);
+    for middle in [over_gre(&GRE_STALE, &inner), in_udp] {
+        let frame = over_udp(false, 4789, &VXLAN, &middle);
+        let at = frame.len() - inner.len();
+        let all = cut(&frame, SUPER.pushed(at).unwrap(), 2).unwrap();
+        assert_eq!(all.len(), plain.len());
+        for (i, (one, plain)) in all.iter().zip(&plain).enumerate() {
+            assert!(one[at..] == *plain && whole(one), "segment {i}");
+            let is_gre = one[50 + 23] == GRE;
+            let is_right = checksum::finish(checksum::sum(&one[84..])) == 0;
+            assert!(if is_gre { is_right } else { whole(&one[50..]) }, "segment {i}");
+        }
+    }
 }
 
 #[test]

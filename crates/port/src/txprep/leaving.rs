@@ -17,6 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::TxPrep;
 use super::tests::Device;
 use crate::caps::Caps;
+use crate::host::headers::IpHeader;
 use crate::host::testing::{LONG, VXLAN, bytes, in_netns, ip, queue, wait_running};
 use crate::{Views, Want};
 
@@ -94,8 +95,8 @@ fn unfinished(pool: &Pool, kind: &Kind, left: Left) -> Skb {
     skb
 }
 
-/// Returns the packet of `kind` in VXLAN as the kernel's interface leaves it: its outer checksum is complete, and the
-/// inner packet has the work that is `left`.
+/// Returns the packet of `kind` in VXLAN as the kernel's interface leaves it: the inner packet has the work that is
+/// `left`, and its outer checksum is complete, or of a superframe the sum of its pseudo header.
 fn in_vxlan(pool: &Pool, kind: &Kind, left: Left, outer_v6: bool) -> Skb {
     let inner = unfinished(pool, kind, left);
     let payload = 8 + inner.len();
@@ -109,6 +110,11 @@ fn in_vxlan(pool: &Pool, kind: &Kind, left: Left, outer_v6: bool) -> Skb {
     let mut outer = skb.udp_mut().unwrap();
     outer.set_dst_port(4789);
     assert!(outer.fill_checksum());
+    if left == Left::Cut {
+        let ip = IpHeader::first(&packet).unwrap();
+        let pseudo = ip.pseudo(&packet, (packet.len() - ip.end) as u16).unwrap();
+        skb.data_mut()[ip.end + 6..ip.end + 8].copy_from_slice(&pseudo.to_be_bytes());
+    }
     skb
 }
 
