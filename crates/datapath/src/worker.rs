@@ -249,7 +249,7 @@ impl Worker {
         if napi.fan.is_empty() { room.min(self.budget) } else { self.admits_to_division(i, room) }
     }
 
-    /// Returns the same of a device that is divided among several outputs: nothing in a pause.
+    /// Returns the number of packets that may be read from a device that is divided among several outputs; 0 in a pause.
     #[inline(never)]
     fn admits_to_division(&self, i: usize, room: usize) -> usize {
         if self.is_paused(i) {

@@ -20,7 +20,7 @@ const SEGMENT_BYTES_MAX: usize = 1 << 16;
 /// The cutting of a discipline's superframes, with its memory.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// Length in bytes up to which a superframe stays whole.
+    /// Bytes of all its segments up to which a superframe stays whole.
     whole_bytes: u64,
     /// Length in bytes of the longest segment.
     segment_bytes: usize,
@@ -43,19 +43,15 @@ impl Cuts {
         }
     }
 
-    /// Returns the length in bytes up to which a superframe stays whole.
-    pub fn whole_bytes(&self) -> u64 {
-        self.whole_bytes
-    }
-
     /// Takes the first packet of `batch` if it is a superframe that is cut, and returns its segments, for the caller to
     /// take. Returns `None`, and takes nothing, if the packet is no superframe or stays whole.
     ///
-    /// A superframe whose segments are longer than a burst stays whole, because no burst would let them out.
+    /// A superframe whose segments are longer than a burst stays whole, because such segments would be dropped.
     ///
     /// Cost: that of [`segment::cut`], also for segments that the discipline then drops.
     pub fn cut_first(&mut self, batch: &mut Batch, mem: &mut Local) -> Option<&mut Batch> {
-        let is_long = |skb: &&Skb| skb.len() as u64 > self.whole_bytes && skb.offload().is_gso();
+        let is_long =
+            |skb: &&Skb| skb.offload().is_gso() && segment::wire_bytes(skb) > self.whole_bytes;
         let skb = batch.iter().next().filter(is_long)?;
         if !segment::cut(skb, self.segment_bytes, mem, &mut self.scratch, &mut self.segments) {
             return None;

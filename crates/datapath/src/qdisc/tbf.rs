@@ -238,11 +238,10 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         }
         let n = n.min(batch.len());
         let (longest, has_superframe) = look_at(batch, n);
-        // A superframe may be behind a long packet that is none.
-        if longest > burst_bytes || (longest > self.cuts.whole_bytes() && has_superframe) {
+        if longest > burst_bytes || has_superframe {
             return self.enqueue_each(batch, n, now, mem);
         }
-        self.note_longest(longest, has_superframe);
+        self.note_longest(longest, false);
         self.inner.enqueue(batch, n, now, mem);
     }
 

@@ -132,9 +132,8 @@ impl Hand {
         (self.given, self.handed) = (given, self.sent);
     }
 
-    /// Updates how many of the packets handed over have left; `left` is what the last pause has found (pause.rs).
-    pub fn advance(&mut self, left: u64) {
-        self.left = self.left.max(left);
+    /// Updates how many of the packets handed over have left.
+    pub fn advance(&mut self) {
         let Some(far) = &mut self.far else {
             self.left = self.sent;
             return;
@@ -145,7 +144,7 @@ impl Hand {
             if !far.is_read() {
                 return;
             }
-            self.left = self.left.max(mark);
+            self.left = mark;
             self.mark = None;
         }
     }
@@ -181,7 +180,7 @@ mod tests {
             let (first, _) = (hand.handed(), hand.handed());
             near.count_tx(2, 120);
             hand.sent();
-            hand.advance(0);
+            hand.advance();
             hand.has_left(first, true)
         };
         assert!(has_left(2), "without the other stage it is the first that left");
@@ -200,7 +199,7 @@ mod tests {
             let (_, second, _) = (hand.handed(), hand.handed(), hand.handed());
             near.count_tx(3, 180);
             hand.sent();
-            hand.advance(0);
+            hand.advance();
             (near, hand, second)
         };
         let has_left = |received, is_wrapped| {

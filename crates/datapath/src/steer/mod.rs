@@ -258,9 +258,7 @@ impl Steer {
             self.hands.iter_mut().for_each(Hand::sent);
         }
         if self.waiting > 0 {
-            for (hand, left) in self.hands.iter_mut().zip(&self.signals.left) {
-                hand.advance(left.load(Ordering::Relaxed));
-            }
+            self.hands.iter_mut().for_each(Hand::advance);
         }
     }
 
@@ -272,9 +270,6 @@ impl Steer {
     fn set_waiting(&mut self, buckets: u64) {
         self.waiting = buckets;
         self.steering.table.waiting.store(buckets, Ordering::Relaxed);
-        if buckets == 0 {
-            self.signals.refused.store(false, Ordering::Relaxed);
-        }
     }
 
     /// Moves a bucket to its wanted output, if its packets have left; called when one of its
@@ -282,10 +277,11 @@ impl Steer {
     #[cold]
     fn follow(&mut self, at: usize) {
         let bucket = &mut self.buckets[at];
+        let is_gone = bucket.clears < self.signals.gone.load(Ordering::Relaxed);
         let is_new = bucket.clears >= self.clears_before;
         let has_left =
             |hand: &Hand| bucket.clears < self.clears && hand.has_left(bucket.last, is_new);
-        if self.hands.get(usize::from(bucket.to)).is_none_or(has_left) {
+        if is_gone || self.hands.get(usize::from(bucket.to)).is_none_or(has_left) {
             bucket.to = bucket.wanted;
             self.steering.table.moved.fetch_add(1, Ordering::Relaxed);
             self.set_waiting(self.waiting.saturating_sub(1));

@@ -36,20 +36,20 @@ const REST_IN_VAIN: u32 = 99;
 /// Values that the stage of a division and its worker exchange; both are on one thread.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// True if the stage has sent a packet to the old output of its bucket.
+    /// True if the stage has sent a packet to the old output of its bucket in the last turn.
     pub refused: AtomicBool,
     /// Number of turns after which no packet waited for an output.
     pub clears: AtomicU64,
-    /// For each output, the number of packets of its ring that had left at the end of the last pause.
-    pub left: Box<[AtomicU64]>,
+    /// The value of `clears` before which packets were handed over that are known to have left, by the last pause.
+    pub gone: AtomicU64,
 }
 
 impl Signals {
-    pub fn new(outputs: usize) -> Arc<Signals> {
+    pub fn new() -> Arc<Signals> {
         Arc::new(Signals {
             refused: AtomicBool::new(false),
             clears: AtomicU64::new(0),
-            left: (0..outputs).map(|_| AtomicU64::new(0)).collect(),
+            gone: AtomicU64::new(0),
         })
     }
 }
@@ -64,10 +64,11 @@ pub(crate) struct Pause {
     outputs: Vec<Output>,
     signals: Arc<Signals>,
     steering: Steering,
-    /// True if the present pause has found no packet waiting for an output.
-    has_cleared: bool,
-    /// The time at which the stage was first found to send to an old output.
-    since: Option<Instant>,
+    /// The value of `clears` at which the present pause first found no packet waiting for an output.
+    cleared: Option<u64>,
+    /// The times of the first and of the last turn in which the stage sent to an old output, without a turn for so long
+    /// as `PATIENCE` between them.
+    refused: Option<[Instant; 2]>,
     /// The end of the rest after the last pause.
     rests_until: Option<Instant>,
 }
@@ -86,8 +87,8 @@ impl Pause {
             outputs,
             signals,
             steering: steering.clone(),
-            has_cleared: false,
-            since: None,
+            cleared: None,
+            refused: None,
             rests_until: None,
         }
     }
@@ -95,46 +96,44 @@ impl Pause {
     /// Begins or ends a pause after a turn.
     pub fn turned(&mut self, napis: &[Napi], now: Instant) {
         let is_clear = self.outputs.iter().all(|o| napis.get(o.queue).is_none_or(is_clear));
-        if is_clear {
-            self.signals.clears.fetch_add(1, Ordering::Relaxed);
-        }
+        let clears = self.signals.clears.load(Ordering::Relaxed) + u64::from(is_clear);
+        self.signals.clears.store(clears, Ordering::Relaxed);
         if let Some(begun) = self.begun {
-            let have_left = self.have_left(is_clear);
+            let gone = self.gone(clears, is_clear);
             let lasted = now.saturating_duration_since(begun);
-            if have_left || lasted >= LONGEST {
-                self.end(now, lasted, have_left);
+            if gone.is_some() || lasted >= LONGEST {
+                self.end(now, lasted, gone);
             }
         } else if self.signals.refused.load(Ordering::Relaxed) {
-            let since = *self.since.get_or_insert(now);
+            self.signals.refused.store(false, Ordering::Relaxed);
+            let recent = self.refused.filter(|[_, last]| now.duration_since(*last) < PATIENCE);
+            let first = recent.map_or(now, |[first, _]| first);
+            self.refused = Some([first, now]);
             let is_rested = self.rests_until.is_none_or(|until| now >= until);
-            if is_rested && now.saturating_duration_since(since) >= PATIENCE {
-                (self.begun, self.has_cleared) = (Some(now), false);
+            if is_rested && now.duration_since(first) >= PATIENCE {
+                (self.begun, self.cleared) = (Some(now), None);
             }
-        } else {
-            self.since = None;
         }
     }
 
-    fn end(&mut self, now: Instant, lasted: Duration, have_left: bool) {
-        if have_left {
-            for (left, output) in self.signals.left.iter().zip(&self.outputs) {
-                left.store(output.due, Ordering::Relaxed);
-            }
+    fn end(&mut self, now: Instant, lasted: Duration, gone: Option<u64>) {
+        if let Some(gone) = gone {
+            self.signals.gone.store(gone, Ordering::Relaxed);
         }
-        (self.begun, self.since) = (None, None);
-        let rest = if have_left { REST } else { REST_IN_VAIN };
-        self.rests_until = now.checked_add(lasted * rest);
-        self.signals.refused.store(false, Ordering::Relaxed);
+        (self.begun, self.refused) = (None, None);
+        let rest = if gone.is_some() { REST } else { REST_IN_VAIN };
+        self.rests_until = now.checked_add(lasted.min(LONGEST) * rest);
         self.steering.count_pause(lasted);
     }
 
-    /// Returns true if all packets handed to the outputs before the pause have left.
-    fn have_left(&mut self, is_clear: bool) -> bool {
-        if is_clear && !self.has_cleared {
-            self.has_cleared = true;
+    /// Returns the value of `clears` before which all packets were handed over that have left; `None` until all that
+    /// were handed over before the pause have.
+    fn gone(&mut self, clears: u64, is_clear: bool) -> Option<u64> {
+        if is_clear && self.cleared.is_none() {
+            self.cleared = Some(clears);
             self.outputs.iter_mut().for_each(Output::begin);
         }
-        self.has_cleared && self.outputs.iter_mut().all(Output::left)
+        self.cleared.filter(|_| self.outputs.iter_mut().all(Output::left))
     }
 }
 

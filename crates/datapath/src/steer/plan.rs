@@ -118,7 +118,7 @@ pub(crate) fn link(
                 }
             }
         }
-        let signals = Signals::new(outputs.len());
+        let signals = Signals::new();
         pauses[worker].push(Pause::new(from, ways, signals.clone(), steering));
         let steer = Steer::new(steering, PortId(from as u8), outputs, signals);
         stages[worker].push(Box::new(steer));

@@ -46,15 +46,32 @@ fn under_overload_flows_move_after_a_pause_in_which_the_waiting_packets_leave() 
 }
 
 #[test]
+fn at_a_low_load_flows_move_without_a_pause_although_other_buckets_have_none() {
+    let (mut workers, _, west) = overloaded();
+    let times = [1, 4, 4, 4];
+    rounds(&mut workers, 100, times);
+    for output in [1, 0, 1] {
+        let before = west.moved();
+        west.give(0..256, output).unwrap();
+        rounds(&mut workers, 200, times);
+        assert!(west.moved() >= before + FLOWS as u64 / 4, "{} moved", west.moved() - before);
+        assert!(west.waiting() > 0 && west.paused().is_zero(), "{:?}", west.paused());
+    }
+}
+
+#[test]
 fn pauses_that_move_nothing_are_rare() {
     let (mut workers, _, west) = overloaded();
     rounds(&mut workers, 200, [4, 4, 1, 4]);
     west.give(0..256, 1).unwrap();
-    // Worker 2 has no CPU.
-    let times = [4, 4, 0, 4];
-    let passed = rounds(&mut workers, 400, times);
+    // Worker 2 has so little CPU time that what waits for it needs longer than the longest pause.
+    let mut slowly = |count: usize| {
+        let slow = |i: usize| rounds(&mut workers, 1, [4, 4, usize::from(i.is_multiple_of(3)), 4]);
+        (0..count).map(slow).sum::<Duration>()
+    };
+    let passed = slowly(400);
     assert!(west.paused() >= Duration::from_millis(100), "{:?}", west.paused());
-    let passed = passed + rounds(&mut workers, 10_000, times);
+    let passed = passed + slowly(10_000);
     assert!(passed > Duration::from_secs(20));
     assert!(west.paused() <= passed / 50, "{:?} of {passed:?}", west.paused());
     assert_eq!(west.moved(), 0);

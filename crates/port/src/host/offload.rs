@@ -12,6 +12,7 @@ use linerate_wire::checksum;
 
 use super::headers::{SCTP_CHECK, UDP_CHECK};
 use super::{crc32c, headers, place};
+use crate::segment::SEGMENTS_MAX;
 
 /// Bytes of a chain that are summed in one step. The number is even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
@@ -36,7 +37,8 @@ pub(crate) fn header(offload: Offload) -> VnetHdr {
 }
 
 /// Converts the kernel's header of a received packet of `len` bytes that begins with `data`; returns
-/// `None` if the header contradicts the packet, or leaves a checksum where none can be.
+/// `None` if the header contradicts the packet, leaves a checksum where none can be, or has the packet cut into more than
+/// [`SEGMENTS_MAX`] segments.
 pub(crate) fn received(header: &VnetHdr, data: &[u8], len: usize) -> Option<Offload> {
     let offload = Offload {
         flags: header.flags,
@@ -48,7 +50,12 @@ pub(crate) fn received(header: &VnetHdr, data: &[u8], len: usize) -> Option<Offl
     };
     let field_end = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
     let fits = !offload.needs_checksum() || (field_end <= len && place::is_possible(data, offload));
-    let cuts = !offload.is_gso() || (header.gso_size > 0 && usize::from(header.hdr_len) <= len);
+    let is_cut = || {
+        let gso_size = usize::from(header.gso_size);
+        // A device that makes more segments than any sender would pass the limit of a rate.
+        gso_size > 0 && len.div_ceil(gso_size) <= SEGMENTS_MAX && usize::from(header.hdr_len) <= len
+    };
+    let cuts = !offload.is_gso() || is_cut();
     (fits && cuts).then_some(offload)
 }
 
@@ -221,6 +228,7 @@ mod tests {
         assert_eq!(received(&gso, &frame, 2000), None);
         assert!(received(&VnetHdr { gso_size: 1, ..gso }, &frame, 2000).is_some());
         assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, &frame, 53), None);
+        assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, &frame, SEGMENTS_MAX + 1), None);
     }
 
     #[test]

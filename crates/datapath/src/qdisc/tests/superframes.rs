@@ -80,12 +80,12 @@ fn superframe_at_a_low_rate_leaves_as_segments_in_order_and_spaced_by_the_rate()
 fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_whole() {
     for (bps, burst, whole, segments) in [
         (8_000_000, Some(2000_u64), 1000, 2),
-        (100_000_000, None, 12_500, 25),
+        (100_000_000, None, 12_500, 23),
         (1_000_000_000, Some(1500), 1500, 3),
     ] {
         for (bytes, packets) in [(whole, 1), (whole + 1, segments)] {
             let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(99))));
-            let skb = superframe(&mut bench.mem, 1, bytes - 54, 500);
+            let skb = superframe(&mut bench.mem, 1, bytes - 54 * segments, 500);
             put(&mut bench, skb);
             bench.check();
             let held = bench.qdisc.counts().held.packets;
@@ -226,17 +226,17 @@ fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
     // 12.5 bytes in a microsecond: up to 12,500 bytes stay whole.
     let mut bench = Bench::new(Tbf::new(100_000_000, 20_000, Fifo::new(Limit::packets(99))));
     for src in 0..4 {
-        let skb = superframe(&mut bench.mem, src, 8800, 88);
+        let skb = superframe(&mut bench.mem, src, 7802, 90);
         put(&mut bench, skb);
     }
     let short = udp(&mut bench.mem, 9, 200, 9, 1000);
     put(&mut bench, short);
     let gone = leave(&mut bench);
-    // 100 segments of 142 bytes each.
-    assert_eq!(lengths(&gone), [8854, 8854, 8854, 8854, 1000]);
+    // 87 segments, 12,500 bytes together.
+    assert_eq!(lengths(&gone), [7856, 7856, 7856, 7856, 1000]);
     let times = gone.iter().map(|(.., at_us)| *at_us).collect::<Vec<_>>();
-    assert_eq!(times, [0, 672, 1808, 2944, 3024]);
-    let bytes = 4 * 8854 + 1000;
+    assert_eq!(times, [0, 400, 1400, 2400, 2480]);
+    let bytes = 4 * 7856 + 1000;
     assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
     bench.check();
 }
