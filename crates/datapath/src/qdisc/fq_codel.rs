@@ -331,7 +331,7 @@ impl Source for Queue<'_> {
     fn take(&mut self) -> Option<(Held, u64)> {
         let held = self.shelf.pop(self.packets)?;
         self.taken_bytes += u64::from(held.bytes);
-        let at_ns = held.at_ns;
+        let at_ns = held.note;
         Some((held, at_ns))
     }
 
@@ -361,7 +361,7 @@ impl Qdisc for FqCodel {
             let (i, bytes) = (self.queue_of(&skb), skb.len() as u32);
             self.account.take(Moved { packets: 1, bytes: bytes.into() });
             let flow = &mut self.flows[i as usize];
-            if let Err(skb) = self.shelf.push(&mut flow.packets, Held { skb, bytes, at_ns }) {
+            if let Err(skb) = self.shelf.push(&mut flow.packets, Held { skb, bytes, note: at_ns }) {
                 self.account.drop(skb, bytes.into(), DropReason::QUEUE_LIMIT, mem);
             } else if !flow.listed {
                 flow.listed = true;

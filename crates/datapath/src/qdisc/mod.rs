@@ -18,6 +18,7 @@ mod cut;
 mod fifo;
 mod flow;
 mod flow_tbf;
+mod flows;
 mod fq_codel;
 mod prio;
 mod shaped;
@@ -78,7 +79,8 @@ pub trait Qdisc: Send {
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 
-/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`]) counts as its segments.
+/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`], [`FlowTbf`])
+/// counts as its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {

@@ -64,7 +64,8 @@ impl<Q: Qdisc> Drop for Waiting<Q> {
 
 impl<Q: Qdisc> Shaped<Q> {
     /// Puts a discipline before a port. The packets' pool must have enough frames for the discipline's limit. The
-    /// segments of superframes that a [`Tbf`](super::Tbf) cuts are in frames of the port's pool.
+    /// segments of superframes that a [`Tbf`](super::Tbf) or [`FlowTbf`](super::FlowTbf) cuts are in frames of the port's
+    /// pool.
     #[must_use]
     pub fn new(port: Port, qdisc: Q) -> Shaped<Q> {
         let mem = port.pool().local_named("qdisc", HOT_LIST);

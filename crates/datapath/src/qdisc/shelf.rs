@@ -1,7 +1,7 @@
 //! Many lists of packets that share one array, so that a flow needs no memory of its own.
 //!
 //! ```text
-//!  cells   [ skb next bytes at | skb next … | free next | … ]      as many as the discipline may hold
+//!  cells   [ skb next bytes note | skb next … | free next | … ]    as many as the discipline may hold
 //!  list    head ────────────────► next ────► next ── tail
 //! ```
 
@@ -15,8 +15,9 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct Held {
     pub skb: Skb,
     pub bytes: u32,
-    /// The time at which the packet was enqueued, in nanoseconds.
-    pub at_ns: u64,
+    /// A number of the discipline: [`FqCodel`](super::FqCodel) notes the time at which the packet was enqueued, in
+    /// nanoseconds, and [`FlowTbf`](super::FlowTbf) the bytes that are sent for it.
+    pub note: u64,
 }
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ struct Cell {
     skb: Option<Skb>,
     next: u32,
     bytes: u32,
-    at_ns: u64,
+    note: u64,
 }
 
 /// One list of packets, in order of arrival.
@@ -54,7 +55,7 @@ impl Shelf {
     pub fn new(packets: usize) -> Shelf {
         let packets = packets.clamp(1, NONE as usize - 1);
         let next = |i: usize| if i + 1 == packets { NONE } else { i as u32 + 1 };
-        let cell = |i| Cell { skb: None, next: next(i), bytes: 0, at_ns: 0 };
+        let cell = |i| Cell { skb: None, next: next(i), bytes: 0, note: 0 };
         Shelf { cells: (0..packets).map(cell).collect(), free: 0 }
     }
 
@@ -67,7 +68,7 @@ impl Shelf {
         let i = self.free;
         let Some(cell) = self.cells.get_mut(i as usize) else { return Err(held.skb) };
         self.free = cell.next;
-        *cell = Cell { skb: Some(held.skb), next: NONE, bytes: held.bytes, at_ns: held.at_ns };
+        *cell = Cell { skb: Some(held.skb), next: NONE, bytes: held.bytes, note: held.note };
         match self.cells.get_mut(list.tail as usize) {
             Some(last) => last.next = i,
             None => list.head = i,
@@ -78,9 +79,17 @@ impl Shelf {
         Ok(())
     }
 
-    /// Returns the length in bytes of the first packet of `list`, if there is one.
-    pub fn peek(&self, list: &List) -> Option<u32> {
-        self.cells.get(list.head as usize).map(|cell| cell.bytes)
+    /// Returns the length in bytes of the first packet of `list`, if there is one, and its note.
+    #[inline]
+    pub fn peek(&self, list: &List) -> Option<(u64, u64)> {
+        self.cells.get(list.head as usize).map(|cell| (cell.bytes.into(), cell.note))
+    }
+
+    /// Sets the note of the first packet of `list`.
+    pub fn set_note(&mut self, list: &List, note: u64) {
+        if let Some(cell) = self.cells.get_mut(list.head as usize) {
+            cell.note = note;
+        }
     }
 
     /// Removes and returns the first packet of `list`.
@@ -96,7 +105,7 @@ impl Shelf {
         self.free = i;
         list.packets -= 1;
         list.bytes -= u64::from(cell.bytes);
-        Some(Held { skb, bytes: cell.bytes, at_ns: cell.at_ns })
+        Some(Held { skb, bytes: cell.bytes, note: cell.note })
     }
 }
 

@@ -20,6 +20,11 @@ impl Clock {
         self.last_ns
     }
 
+    /// Returns the last time that was read, in nanoseconds.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
     /// Returns the last time that was read.
     pub fn last(&self) -> Option<Instant> {
         self.instant(self.last_ns)

@@ -240,3 +240,106 @@ fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
     assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
     bench.check();
 }
+
+/// Returns the time in µs at which a flow of `FlowTbf` is served that is due at `due_us`: in the next slot of the wheel.
+fn slot_us(due_us: u64) -> u64 {
+    (due_us * 1000 / 16_384 + 1) * 16_384 / 1000
+}
+
+#[test]
+fn superframe_of_a_slow_flow_leaves_as_segments_in_order_and_spaced_by_the_rate() {
+    // A byte in a microsecond for each flow, bursts of 2000 bytes.
+    let mut bench = Bench::new(FlowTbf::new(Key::Connection, 8_000_000, 2000, 9));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    bench.check();
+    let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
+    assert_eq!((bench.qdisc.counts().held, bench.qdisc.flows()), (all, 1));
+    assert_eq!(bench.pool.ledger().consumed, 1, "the superframe");
+    let segments = [
+        (1, 0, 1054, 0),
+        (1, 1000, 1054, slot_us(108)),
+        (1, 2000, 1054, slot_us(1162)),
+        (1, 3000, 1054, slot_us(2216)),
+        (1, 4000, 554, slot_us(2770)),
+    ];
+    assert_eq!(leave(&mut bench), segments);
+    assert_eq!((bench.qdisc.counts().taken, bench.qdisc.counts().left), (all, all));
+    bench.check();
+}
+
+#[test]
+fn whole_superframe_of_a_flow_counts_with_the_headers_of_all_its_segments() {
+    // 12.5 bytes in a microsecond for each flow: up to 12,500 bytes stay whole.
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 100_000_000, 20_000, 9));
+    for src in [1, 1, 2, 1] {
+        let skb = superframe(&mut bench.mem, src, 7802, 90);
+        put(&mut bench, skb);
+    }
+    let short = udp(&mut bench.mem, 1, 200, 9, 1000);
+    put(&mut bench, short);
+    let gone = leave(&mut bench);
+    let sent: Vec<_> = gone.iter().map(|gone| (gone.0, gone.2, gone.3)).collect();
+    // 87 segments, 12,500 bytes together.
+    let expected = [
+        (1, 7856, 0),
+        (2, 7856, 0),
+        (1, 7856, slot_us(400)),
+        (1, 7856, slot_us(1400)),
+        (1, 1000, slot_us(1480)),
+    ];
+    assert_eq!(sent, expected);
+    let bytes = 4 * 7856 + 1000;
+    assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
+    bench.check();
+}
+
+#[test]
+fn whole_superframe_longer_than_the_burst_of_a_flow_leaves_and_its_flow_waits_for_the_debt() {
+    // The segments are longer than the burst, and the superframe counts with 4770 bytes.
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1053, 9));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    for src in [1, 2] {
+        let skb = udp(&mut bench.mem, src, 200, 9, 300);
+        put(&mut bench, skb);
+    }
+    let gone = leave(&mut bench);
+    let sent: Vec<_> = gone.iter().map(|gone| (gone.0, gone.2, gone.3)).collect();
+    let due_us = 4770 - 1053 + 300;
+    assert_eq!(sent, [(2, 300, 0), (1, 4554, 0), (1, 300, slot_us(due_us))]);
+    assert_eq!(bench.dropped(DropReason::TOO_LONG), 0);
+    bench.check();
+}
+
+#[test]
+fn limit_of_a_flow_counts_the_segments_of_a_superframe() {
+    let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(99), 3);
+    let mut bench = Bench::new(qdisc);
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    put(&mut bench, skb);
+    bench.check();
+    let counts = bench.qdisc.counts();
+    assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
+    assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 2);
+    assert_eq!(lengths(&leave(&mut bench)), [1054; 3]);
+}
+
+#[test]
+fn packets_around_a_superframe_of_their_flow_stay_in_order_and_too_long_ones_are_dropped() {
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9));
+    let mut batch = Batch::with_capacity(40);
+    // The superframe is not among the 32 packets that are looked up first.
+    for bytes in [60; 33].into_iter().chain([0, 2001, 200, 300]) {
+        let mem = &mut bench.mem;
+        let skb = if bytes > 0 { udp(mem, 1, 2, 3, bytes) } else { superframe(mem, 1, 1500, 1000) };
+        assert!(batch.push(skb).is_ok());
+    }
+    bench.qdisc.enqueue(&mut batch, 36, bench.now(), &mut bench.mem);
+    assert_eq!(batch.iter().map(Skb::len).collect::<Vec<_>>(), [300]);
+    batch.consume(&mut bench.mem);
+    bench.check();
+    assert_eq!(bench.dropped(DropReason::TOO_LONG), 1);
+    let expected: Vec<usize> = [60; 33].into_iter().chain([1054, 554, 200]).collect();
+    assert_eq!(lengths(&leave(&mut bench)), expected);
+}
