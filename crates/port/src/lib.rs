@@ -18,6 +18,9 @@ pub mod conformance;
 pub mod doctor;
 mod driver;
 mod driver_queue;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod host;
 pub mod knob;

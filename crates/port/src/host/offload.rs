@@ -18,7 +18,7 @@ use crate::segment::SEGMENTS_MAX;
 const BLOCK_BYTES: usize = 512;
 /// Offset of the transport header after Ethernet and IPv4; the next constant is the offset after
 /// Ethernet and IPv6.
-pub(super) const IPV4_TRANSPORT: u16 = 34;
+pub(crate) const IPV4_TRANSPORT: u16 = 34;
 pub(super) const IPV6_TRANSPORT: u16 = 54;
 /// Offset of a VLAN tag, which follows the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
