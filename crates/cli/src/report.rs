@@ -6,7 +6,7 @@ mod figures;
 use std::fmt::Write;
 
 use linerate::{Obtained, Verified};
-use linerate_ctl::report::{FarReport, LedgerReport, PhaseReport};
+use linerate_ctl::report::{FarReport, LedgerReport, PhaseReport, PortReport, QueuePassed};
 use linerate_ctl::{ForwardReport, GenReport};
 use linerate_sys::tsc;
 
@@ -37,6 +37,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &pool::line(&report.pool, tsc::timing_ticks);
     text += &cost(report);
     text += &irqs(&report.ports);
+    text += &queues(&report.ports);
     text += &sends::lines(&report.ports);
     for port in report.ports.iter().filter(|port| !port.registers.is_empty()) {
         let _ = writeln!(text, "toll     {}: {}", port.name, port.registers);
@@ -111,6 +112,20 @@ fn table(rows: &[[String; 5]]) -> String {
     text
 }
 
+/// Formats a line for each port with several queues: the packets of each.
+fn queues(ports: &[PortReport]) -> String {
+    let mut text = String::new();
+    for port in ports.iter().filter(|port| port.queues.len() > 1) {
+        let each = |packets: fn(&QueuePassed) -> u64| {
+            let each: Vec<_> = port.queues.iter().map(|queue| thousands(packets(queue))).collect();
+            each.join(" + ")
+        };
+        let (rx, tx) = (each(|queue| queue.rx.packets), each(|queue| queue.tx.packets));
+        let _ = writeln!(text, "queues   {}: rx {rx}, tx {tx}", port.name);
+    }
+    text
+}
+
 fn balance(ledger: &LedgerReport) -> String {
     let created = match ledger.created {
         0 => String::new(),
@@ -137,7 +152,7 @@ fn verified(v: &Verified) -> String {
         thousands(v.reordered),
         thousands(v.corrupted)
     );
-    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "not numbered")] {
+    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "foreign")] {
         if n > 0 {
             let _ = write!(text, ", {what} {}", thousands(n));
         }

@@ -61,7 +61,7 @@ mod tests {
     use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
     use crate::report::{
         Cost, FarReport, LedgerReport, PaceReport, Passed, PhaseReport, PortReport, QdiscReport,
-        TxCalls,
+        QueuePassed, TxCalls,
     };
     use std::collections::BTreeMap;
 
@@ -90,6 +90,7 @@ mod tests {
             refused: vec!["zero-copy: none".into(); usize::from(name == "sink")],
             rx: Passed { packets: rx, bytes: 60 * rx },
             tx: Passed { packets: tx, bytes: 60 * tx },
+            queues: vec![QueuePassed::default(); usize::from(rx > 0)],
             rx_missed: 10 * rx,
             rx_nombuf: 0,
             driver_counts,
@@ -211,13 +212,14 @@ mod tests {
     const PATH: &str = concat!(
         r#""duration_seconds":0.5,"sent_in_duration":8,"ports":["#,
         r#"{"name":"gen","driver":"gen","mode":"gen mode","refused":[],"#,
-        r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
+        r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"#,
+        r#""queues":[{"rx":{"packets":0,"bytes":0},"tx":{"packets":0,"bytes":0}}],"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_cpu_packets":0,"missed_no_frame_packets":10,"#,
         r#""missed_unread_packets":0,"#,
         r#""resets":0,"bad_descs":0,"copied_bytes":null,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":[],"poor_use":null,"silent":null,"#,
         r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null,"registers":"","register_accesses":null},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","refused":["zero-copy: none"],"#,
-        r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0,"#,
+        r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"queues":[],"missed":0,"no_frame":0,"#,
         r#""missed_ring_full_packets":0,"missed_no_cpu_packets":0,"missed_no_frame_packets":0,"#,
         r#""missed_unread_packets":0,"#,
         r#""resets":9,"bad_descs":0,"copied_bytes":120,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":[],"poor_use":null,"silent":null,"#,

@@ -228,3 +228,17 @@ fn a_generator_that_could_not_keep_up_is_told_from_a_path_that_lost() {
     let line = "asked 8,012,331  sent 8,002,000  unsent 10,331  late p50 -  p99 41 us   <- ";
     assert!(text.starts_with(line), "{text}");
 }
+
+#[test]
+fn port_with_several_queues_has_a_line_with_the_packets_of_each() {
+    let queue = |packets| QueuePassed {
+        rx: Passed { packets, bytes: 60 * packets },
+        tx: Passed::default(),
+    };
+    let mut report = report();
+    report.ports[0].queues = vec![queue(8_000_000), queue(12_331)];
+    report.ports[1].queues = vec![queue(5)];
+    let text = forward(&report, false);
+    assert!(text.contains("queues   veth0: rx 8,000,000 + 12,331, tx 0 + 0\n"), "{text}");
+    assert!(!text.contains("veth1: rx"), "{text}");
+}

@@ -204,7 +204,7 @@ pub(super) fn last_lost(report: &ForwardReport) -> Option<ErrorReport> {
     Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix })
 }
 
-/// Returns the failure if a sink found a generator's packets of this run lost or changed.
+/// Returns the failure if a sink found damaged packets, or a generator's packets of this run lost.
 pub(super) fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
     if report.verified() {
         return None;

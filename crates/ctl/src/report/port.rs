@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, QueueReading};
-use linerate_port::{DriverCounts, DriverFlags, Registers};
+use linerate_port::{DriverCounts, DriverFlags, QueueCounts, Registers};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub struct PortReport {
     pub rx: Passed,
     /// Packets and bytes sent to the port.
     pub tx: Passed,
+    /// Packets and bytes of each of the port's queues, in the order of their numbers.
+    pub queues: Vec<QueuePassed>,
     /// Packets that the kernel or the peer counts as lost before the port received them, or that a
     /// queue had not read when its ring was closed. No ledger includes them.
     #[cfg_attr(feature = "json", serde(rename = "missed"))]
@@ -74,6 +76,16 @@ pub struct PortReport {
     pub register_accesses: Option<Registers>,
 }
 
+/// Packets that passed one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct QueuePassed {
+    /// Packets and bytes received from the queue.
+    pub rx: Passed,
+    /// Packets and bytes sent to the queue.
+    pub tx: Passed,
+}
+
 /// Transmit calls in one range of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
@@ -112,8 +124,9 @@ impl PortReport {
             flags: port.flags,
             mode: port.obtained.mode.clone(),
             refused: port.obtained.refused.clone(),
-            rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
-            tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
+            rx: received(c),
+            tx: sent(c),
+            queues: port.queues.iter().map(passed).collect(),
             rx_missed: if is_read { c.rx_missed } else { 0 },
             rx_nombuf: c.rx_nombuf,
             driver_counts: if is_read { *d } else { d.without_missed() },
@@ -132,6 +145,18 @@ impl PortReport {
             register_accesses: d.registers,
         }
     }
+}
+
+fn received(counts: &QueueCounts) -> Passed {
+    Passed { packets: counts.rx_packets, bytes: counts.rx_bytes }
+}
+
+fn sent(counts: &QueueCounts) -> Passed {
+    Passed { packets: counts.tx_packets, bytes: counts.tx_bytes }
+}
+
+fn passed(queue: &QueueReading) -> QueuePassed {
+    QueuePassed { rx: received(&queue.counts), tx: sent(&queue.counts) }
 }
 
 /// Formats the line of a queue's moderation over a whole run.
