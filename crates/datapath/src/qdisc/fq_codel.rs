@@ -48,7 +48,8 @@ pub struct FqCodelConfig {
     pub limit: Limit,
     /// Number of queues to which flows are hashed, 1 to 65536.
     pub flows: usize,
-    /// Number of bytes that a flow may send in a turn, at least 256.
+    /// Number of bytes that a flow may send in a turn, at least 256. A superframe counts with its own bytes, without the
+    /// headers that its segments get.
     pub quantum_bytes: u32,
     /// Length in bytes of the longest packet that the device sends uncut. CoDel drops nothing while no more bytes
     /// wait.
