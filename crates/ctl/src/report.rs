@@ -111,8 +111,8 @@ impl ForwardReport {
         outside.map(|p| p.tx.packets).sum()
     }
 
-    /// Returns false if a sink found a damaged packet, or packets from a generator of this run lost, reordered or
-    /// duplicated. Of packets that another program generates only the damaged ones are faults: this run does not know
+    /// Returns false if a sink found a damaged packet, or packets from a generator of this run lost, reordered,
+    /// duplicated or late. Of packets that another program generates only the damaged ones are faults: this run does not know
     /// which of the others it should have received.
     #[must_use]
     pub fn verified(&self) -> bool {

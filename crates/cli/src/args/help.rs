@@ -47,8 +47,8 @@ Examples:
   linerate gen xdp:eth0 --to 192.0.2.7:7777 --rate 1Mpps --flows 16 --for 10s
 
 A UDP socket at 192.0.2.7, port 7777, receives the datagrams. To verify them there, run
-`linerate forward xdp:eth0,udp=7777 sink:`, which checks every byte, ends with status 3 if one is wrong,
-and counts reordered and lost packets.
+`linerate forward xdp:eth0,udp=7777 sink:`, which checks the bytes of each numbered datagram, ends with
+status 3 if one is damaged, and counts reordered and lost packets.
 
 `linerate --help` lists the ports.";
 

@@ -210,6 +210,18 @@ pub(super) fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
         return None;
     }
     let v = report.verify.unwrap_or_default();
+    if !report.ports.iter().any(|port| port.flags.generates) {
+        let what = "the sink received damaged packets".into();
+        let why = format!(
+            "{} corrupted, beside {} whole ones",
+            thousands(v.corrupted),
+            thousands(v.packets)
+        );
+        let fix =
+            "look for the device or program that changes them between the generator and this host"
+                .into();
+        return Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix });
+    }
     let dropped = report.ledger.dropped_total();
     let mut why = format!(
         "of {} packets {} lost ({dropped} were dropped for a reason), {} reordered, {} duplicated, \

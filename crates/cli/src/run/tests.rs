@@ -81,6 +81,16 @@ fn dropped_last_packets_of_a_generator_are_a_fault() {
 }
 
 #[test]
+fn damaged_packets_of_another_process_are_a_fault_and_lost_ones_are_not() {
+    let elsewhere = |s: &mut Stopped| s.ports[0].flags.generates = false;
+    let lost = ran(|s, v| (elsewhere(s), v.as_mut().unwrap().lost = 3).1, Ended::Done);
+    assert_eq!(lost.exit(), 0);
+    let damaged = ran(|s, v| (elsewhere(s), v.as_mut().unwrap().corrupted = 2).1, Ended::Done);
+    assert_eq!(damaged.exit(), CHECK);
+    assert_eq!(damaged.report.error.unwrap().why, "2 corrupted, beside 10 whole ones");
+}
+
+#[test]
 fn run_failure_takes_precedence_over_failed_verification() {
     let lost = |v: &mut Option<Verified>| v.as_mut().unwrap().lost = 3;
     let broken = |s: &mut Stopped| s.failed = Some(Error::new(Code::System, "a worker", "died"));

@@ -22,21 +22,23 @@ const FLOWS_MAX: usize = 1 << 20;
 
 /// A rate and a burst for each flow.
 ///
-/// In any time `t` a flow sends no more than `rate * t + burst`, or one whole superframe if that is longer. Packets that
-/// arrive faster wait, up to a limit for each flow; further packets are dropped as `flow_limit`. A flow holds no more
+/// In any time `t` a flow sends no more than `rate * t` and a burst, or `rate * t` and one whole superframe if that is
+/// longer than a burst. Packets that arrive faster wait, up to a limit for each flow; further packets are dropped as `flow_limit`. A flow holds no more
 /// packets, and no more bytes, than all flows together may still take, so a flow alone holds half of the limit for all,
 /// and a few floods leave room for others. A packet longer than the burst that is no superframe is dropped as `too_long`.
 /// Packets of a flow stay in order.
 ///
 /// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into its segments when it is
-/// enqueued; limits and counts see the segments. It stays whole in the same cases as in a [`Tbf`](super::Tbf), and then
+/// enqueued; limits and counts see the segments, so where superframes of 64 KiB arrive, a flow needs more than the 64
+/// packets that it may hold by default. If its flow can hold no further packet, it is dropped uncut. It stays whole in the same cases as in a [`Tbf`](super::Tbf), and then
 /// takes tokens for the bytes of its segments ([`segment::wire_bytes`]). If these are more than the burst, it leaves once
 /// a whole burst is free, and the next packets of its flow wait until the rate has paid for it.
 ///
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the next eight flows and
 /// evicts the first that was not used since it last looked; if all were used, the first of the eight. So a flood of
-/// flows with one packet each evicts mostly flows of the flood. An evicted flow that sends again begins with a full
-/// burst.
+/// flows with one packet each evicts mostly flows of the flood; a superframe that is cut counts as several packets. A
+/// flow that has not paid for a whole superframe yet is evicted only if all eight are such flows, or have waiting packets. An
+/// evicted flow that sends again begins with a full burst.
 ///
 /// ```
 /// use linerate_datapath::qdisc::{FlowTbf, Key};
@@ -78,29 +80,34 @@ impl FlowTbf {
         self.flows.len()
     }
 
-    /// Enqueues the first `n` packets of `batch` one by one: long superframes as their segments.
-    #[cold]
-    fn enqueue_each(&mut self, batch: &mut Batch, n: usize, mem: &mut Local) {
-        for _ in 0..n {
-            if let Some(segments) = self.cuts.cut_first(batch, mem) {
-                self.flows.enqueue(segments, usize::MAX, 0, mem);
-                continue;
-            }
-            let headers = |skb| segment::wire_bytes(skb).saturating_sub(skb.len() as u64);
-            let headers = batch.iter().next().map_or(0, headers);
-            self.flows.enqueue(batch, 1, headers, mem);
+    /// Enqueues the first packet of `batch`, a superframe: whole, or as its segments.
+    #[inline(never)]
+    fn enqueue_superframe(&mut self, batch: &mut Batch, mem: &mut Local) {
+        let Some(skb) = batch.iter().next() else { return };
+        let headers = segment::wire_bytes(skb).saturating_sub(skb.len() as u64);
+        // All segments of a full flow would be dropped.
+        if !self.flows.is_full(skb)
+            && let Some(segments) = self.cuts.cut_first(batch, mem)
+        {
+            return self.flows.enqueue(segments, usize::MAX, 0, mem);
         }
+        self.flows.enqueue(batch, 1, headers, mem);
     }
 }
 
 impl Qdisc for FlowTbf {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         self.flows.set_time(now);
-        let n = n.min(batch.len());
-        if batch.iter().take(n).any(|skb| skb.offload().is_gso()) {
-            self.enqueue_each(batch, n, mem);
-        } else {
-            self.flows.enqueue(batch, n, 0, mem);
+        let mut left = n.min(batch.len());
+        while left > 0 {
+            let superframe = batch.iter().take(left).position(|skb| skb.offload().is_gso());
+            let before = superframe.unwrap_or(left);
+            self.flows.enqueue(batch, before, 0, mem);
+            left -= before;
+            if superframe.is_some() {
+                self.enqueue_superframe(batch, mem);
+                left -= 1;
+            }
         }
     }
 

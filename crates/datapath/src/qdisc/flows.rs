@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::account::Account;
 use super::flow::{Key, Seed};
@@ -150,19 +150,23 @@ impl Flows {
     /// Returns the index of the flow to evict: among the next flows without packets, the first
     /// unused one, else the first.
     fn next_idle(&mut self) -> Option<usize> {
-        let mut first = None;
+        let (mut first, mut in_debt) = (None, None);
         for _ in 0..LOOKED_AT.min(self.flows.len()) {
             let i = self.hand;
             self.hand = if i + 1 < self.flows.len() { i + 1 } else { 0 };
             let flow = &mut self.flows[i];
-            if !flow.waits {
-                if !std::mem::take(&mut flow.is_used) {
-                    return Some(i);
-                }
+            if flow.waits {
+                continue;
+            }
+            if flow.bucket.is_in_debt(self.clock.last_ns()) {
+                in_debt = in_debt.or(Some(i));
+            } else if std::mem::take(&mut flow.is_used) {
                 first = first.or(Some(i));
+            } else {
+                return Some(i);
             }
         }
-        first
+        first.or(in_debt)
     }
 
     /// Reads the table entries of the next `n` flows that may be evicted, so that their cache
@@ -180,6 +184,12 @@ impl Flows {
         has.packets < self.flow_packets
             && has.packets as usize <= limit.packets - held.packets
             && has.bytes <= limit.bytes - held.bytes
+    }
+
+    /// Returns true if the flow of a packet has packets, and can hold no further one.
+    pub fn is_full(&self, skb: &Skb) -> bool {
+        let flow = self.flows.get(self.find(self.seed.flow(self.key, skb)) as usize);
+        flow.is_some_and(|flow| flow.packets.packets > 0 && !self.has_room(&flow.packets))
     }
 
     /// Enqueues the first `n` packets of `batch`, or all if there are fewer. Each is sent with `headers` bytes more than it
@@ -242,19 +252,20 @@ impl Flows {
         }
     }
 
-    /// Lets flow `i` wait until it has tokens for its first packet, which needs `wire_bytes`. If these are more than a
-    /// burst, and a whole burst is free, the flow takes tokens on credit, and is ready at once.
+    /// Takes tokens for more bytes than a burst from flow `i`, if a whole burst is free. Otherwise returns false, and the
+    /// flow waits until it has tokens.
     #[inline(never)]
-    fn wait_or_borrow(&mut self, i: u32, wire_bytes: u64) {
+    fn borrows(&mut self, i: u32, wire_bytes: u64) -> bool {
         let flow = &mut self.flows[i as usize];
-        if let Some(in_debt) = flow.bucket.borrowed(&self.rate, wire_bytes) {
-            flow.bucket = in_debt;
-            self.shelf.set_note(&flow.packets, 0);
-            self.ready.push(&mut self.flows, i);
-        } else {
-            let due_ns = flow.bucket.due_ns(&self.rate, wire_bytes);
-            self.wheel.add(&mut self.flows, i, due_ns);
+        let in_debt = flow.bucket.borrowed(&self.rate, wire_bytes);
+        match in_debt {
+            Some(in_debt) => flow.bucket = in_debt,
+            None => {
+                let due_ns = flow.bucket.due_ns(&self.rate, wire_bytes);
+                self.wheel.add(&mut self.flows, i, due_ns);
+            }
         }
+        in_debt.is_some()
     }
 
     /// Moves packets of flows that have tokens for them to `out`, one of each flow in turn.
@@ -273,10 +284,10 @@ impl Flows {
                 flow.waits = false;
                 continue;
             };
-            if !flow.bucket.take(wire_bytes) {
-                self.wait_or_borrow(i, wire_bytes);
+            if !flow.bucket.take(wire_bytes) && !self.borrows(i, wire_bytes) {
                 continue;
             }
+            let flow = &mut self.flows[i as usize];
             if let Some(held) = self.shelf.pop(&mut flow.packets) {
                 moved += Moved { packets: 1, bytes };
                 // Never refused: `packets` is at most the room in `out`.

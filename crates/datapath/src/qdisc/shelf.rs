@@ -85,13 +85,6 @@ impl Shelf {
         self.cells.get(list.head as usize).map(|cell| (cell.bytes.into(), cell.note))
     }
 
-    /// Sets the note of the first packet of `list`.
-    pub fn set_note(&mut self, list: &List, note: u64) {
-        if let Some(cell) = self.cells.get_mut(list.head as usize) {
-            cell.note = note;
-        }
-    }
-
     /// Removes and returns the first packet of `list`.
     #[inline]
     pub fn pop(&mut self, list: &mut List) -> Option<Held> {

@@ -111,8 +111,14 @@ impl Bucket {
         let missing = tokens - rate.full;
         let ns = missing.div_ceil(rate.bps);
         // What the last nanosecond adds beyond the debt.
-        let tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full);
+        // A full bucket could borrow again at once.
+        let tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full - 1);
         Some(Bucket { tokens, at_ns: self.at_ns.saturating_add(ns) })
+    }
+
+    /// Returns true if the rate has not paid yet for what was borrowed.
+    pub fn is_in_debt(&self, now_ns: u64) -> bool {
+        self.at_ns > now_ns
     }
 
     /// Returns the time at which the bucket will have tokens for `bytes`, or be full for more bytes than a burst.
@@ -131,7 +137,8 @@ impl Bucket {
 /// if it cannot be cut (its kind is unknown, or it contradicts its headers), if a segment is longer than the burst, or
 /// if the pool has no frames for all segments.
 ///
-/// In any time `t` it sends no more than `rate * t + burst`, or one whole superframe if that is longer. A packet counts
+/// In any time `t` it sends no more than `rate * t` and a burst, or `rate * t` and one whole superframe if that is longer
+/// than a burst. A packet counts
 /// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with those of
 /// its segments ([`segment::wire_bytes`]). A packet longer than the burst that is no superframe is dropped as `too_long`. A whole superframe that is
 /// longer leaves once a whole burst is free, and the next packets wait until the rate has paid for it.
@@ -332,6 +339,13 @@ mod tests {
     use super::super::tests::udp;
     use super::super::{Fifo, Limit};
     use super::*;
+
+    #[test]
+    fn bucket_that_has_borrowed_waits_even_if_its_burst_is_paid_within_a_nanosecond() {
+        let rate = Rate::new(RATE_MAX_BPS, 1);
+        let in_debt = rate.bucket(5).borrowed(&rate, 1000).expect("it is full");
+        assert!(in_debt.is_in_debt(5) && in_debt.borrowed(&rate, 1000).is_none());
+    }
 
     #[test]
     fn packets_leave_together_again_after_a_superframe_longer_than_the_burst() {

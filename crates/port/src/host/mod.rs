@@ -2,7 +2,7 @@
 //! their frames, and the traffic that they take from the host's stack.
 
 mod bell;
-mod crc32c;
+pub(crate) mod crc32c;
 pub(crate) mod filter;
 pub(crate) mod flow;
 pub(crate) mod headers;

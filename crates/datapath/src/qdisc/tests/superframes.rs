@@ -307,7 +307,7 @@ fn whole_superframe_longer_than_the_burst_of_a_flow_leaves_and_its_flow_waits_fo
     let gone = leave(&mut bench);
     let sent: Vec<_> = gone.iter().map(|gone| (gone.0, gone.2, gone.3)).collect();
     let due_us = 4770 - 1053 + 300;
-    assert_eq!(sent, [(2, 300, 0), (1, 4554, 0), (1, 300, slot_us(due_us))]);
+    assert_eq!(sent, [(1, 4554, 0), (2, 300, 0), (1, 300, slot_us(due_us))]);
     assert_eq!(bench.dropped(DropReason::TOO_LONG), 0);
     bench.check();
 }
@@ -342,4 +342,50 @@ fn packets_around_a_superframe_of_their_flow_stay_in_order_and_too_long_ones_are
     assert_eq!(bench.dropped(DropReason::TOO_LONG), 1);
     let expected: Vec<usize> = [60; 33].into_iter().chain([1054, 554, 200]).collect();
     assert_eq!(lengths(&leave(&mut bench)), expected);
+}
+
+#[test]
+fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
+    let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(99), 3);
+    let mut bench = Bench::new(qdisc);
+    for _ in 0..2 {
+        let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+        put(&mut bench, skb);
+    }
+    bench.check();
+    let counts = bench.qdisc.counts();
+    assert_eq!((counts.taken.packets, counts.held.packets), (5 + 1, 3));
+    assert_eq!((bench.pool.ledger().consumed, bench.dropped(DropReason::FLOW_LIMIT)), (1, 2 + 1));
+    assert_eq!(lengths(&leave(&mut bench)), [1054; 3]);
+}
+
+#[test]
+fn superframe_of_a_flow_stays_whole_if_the_pool_has_too_few_frames() {
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9));
+    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
+    let mut taken = Batch::with_capacity(1024);
+    bench.mem.alloc(&mut taken, 1024);
+    taken.truncate_to(taken.len() - 2, &mut bench.mem);
+    put(&mut bench, skb);
+    taken.consume(&mut bench.mem);
+    bench.check();
+    assert_eq!(lengths(&leave(&mut bench)), [4554]);
+}
+
+#[test]
+fn flow_that_has_not_paid_for_its_superframe_is_evicted_after_those_that_have() {
+    // The segments are longer than the burst: each superframe leaves whole, and takes 4770 us to pay.
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1053, 2));
+    for src in [1, 2] {
+        let skb = superframe(&mut bench.mem, src, if src == 1 { 4500 } else { 0 }, 1000);
+        put(&mut bench, skb);
+    }
+    assert_eq!(bench.take_all().len(), 2);
+    for src in [3, 1] {
+        let skb = udp(&mut bench.mem, src, 200, 9, 300);
+        put(&mut bench, skb);
+    }
+    let sent: Vec<_> = leave(&mut bench).iter().map(|gone| (gone.0, gone.3)).collect();
+    assert_eq!(sent, [(3, 0), (1, slot_us(4770 - 1053 + 300))], "flow 2 was evicted, and 1 waits");
+    bench.check();
 }
