@@ -112,8 +112,8 @@ impl ForwardReport {
     }
 
     /// Returns false if a sink found a damaged packet, or packets from a generator of this run lost, reordered,
-    /// duplicated or late. Of packets that another program generates only the damaged ones are faults: this run does not know
-    /// which of the others it should have received.
+    /// duplicated or late. Of packets that another program generates only the damaged ones are faults: this run does not
+    /// know which of the others it should have received.
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);

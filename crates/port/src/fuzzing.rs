@@ -78,8 +78,9 @@ impl AsFd for Device {
 /// comes from. Two bytes are the MTU, ten the offload header, and the rest is the frame.
 ///
 /// # Panics
-/// If a packet is neither sent nor dropped, if another byte than a checksum changes, if a completed checksum is wrong, or
-/// if segments are not the parts of their superframe.
+/// If a packet is neither sent nor dropped, if another byte than a checksum changes, if a completed checksum is wrong,
+/// or if segments are not the parts of their superframe;
+/// and without memory or descriptors for the run.
 pub fn offloads(script: &[u8]) -> usize {
     let Some((&[kind, mtu_low, mtu_high, header @ ..], frame)) =
         script.split_first_chunk::<HEAD_BYTES>()
@@ -219,7 +220,14 @@ impl Run {
     /// numbers and checksums.
     fn check_cut(&self, frame: &[u8], segments: &[Vec<u8>]) {
         let (first, gso_size) = (segments[0].len(), usize::from(self.offload.gso_size));
-        let headers = if segments.len() == 1 { first } else { first - gso_size };
+        let headers = match segments.len() {
+            // No header of TCP or UDP is longer; without its place nothing tells where the payload begins.
+            1 if self.offload.needs_checksum() => {
+                first.min(usize::from(self.offload.csum_start) + 60)
+            }
+            1 => first,
+            _ => first - gso_size,
+        };
         let payload = segments.iter().flat_map(|segment| &segment[headers..]);
         assert!(payload.eq(&frame[headers..]));
         for (i, segment) in segments.iter().enumerate() {

@@ -24,6 +24,14 @@ fn superframe(mem: &mut Local, src: u8, payload: usize, gso_size: u16) -> Skb {
     skb
 }
 
+/// Returns all frames of the pool but `left`.
+fn frames_but(left: usize, mem: &mut Local) -> Batch {
+    let mut taken = Batch::with_capacity(1024);
+    mem.alloc(&mut taken, 1024);
+    taken.truncate_to(taken.len() - left, mem);
+    taken
+}
+
 fn put<Q: Qdisc>(bench: &mut Bench<Q>, skb: Skb) {
     let mut batch = Batch::with_capacity(1);
     assert!(batch.push(skb).is_ok());
@@ -125,9 +133,7 @@ fn superframe_stays_whole_and_is_counted_so_if_the_pool_has_too_few_frames() {
     let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9))));
     let skb = superframe(&mut bench.mem, 1, 4500, 1000);
     // Two of the five frames.
-    let mut taken = Batch::with_capacity(1024);
-    bench.mem.alloc(&mut taken, 1024);
-    taken.truncate_to(taken.len() - 2, &mut bench.mem);
+    let mut taken = frames_but(2, &mut bench.mem);
     put(&mut bench, skb);
     let counts = bench.qdisc.counts();
     let whole = Moved { packets: 1, bytes: 4554 };
@@ -363,9 +369,7 @@ fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
 fn superframe_of_a_flow_stays_whole_if_the_pool_has_too_few_frames() {
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9));
     let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    let mut taken = Batch::with_capacity(1024);
-    bench.mem.alloc(&mut taken, 1024);
-    taken.truncate_to(taken.len() - 2, &mut bench.mem);
+    let mut taken = frames_but(2, &mut bench.mem);
     put(&mut bench, skb);
     taken.consume(&mut bench.mem);
     bench.check();
