@@ -57,11 +57,29 @@ fn heads(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
+/// Returns true for a panic's line about its thread, which has the name of its test, and its place in the code.
+fn panicked(line: &str) -> bool {
+    line.starts_with("thread '") && line.contains(" panicked at ")
+}
+
+/// Returns the lines that say which tests failed, each once, and where these panicked.
+pub fn failures_of(lines: &[String]) -> Vec<&str> {
+    let failed: Vec<&str> = lines.iter().map(String::as_str).filter(|line| failed(line)).collect();
+    let is_theirs = |line: &&str| {
+        let name = line.split('\'').nth(1).unwrap_or_default();
+        panicked(line) && failed.iter().any(|test| test.split(' ').nth(1) == Some(name))
+    };
+    let panics = lines.iter().map(String::as_str).filter(is_theirs);
+    let mut seen = BTreeSet::new();
+    failed.iter().copied().chain(panics).filter(|line| seen.insert(*line)).collect()
+}
+
 /// Returns true if this module uses the line.
 pub fn matters(line: &str) -> bool {
     says_so(line)
         || in_part(line)
         || failed(line)
+        || panicked(line)
         || line.starts_with(FAILED_PROGRAM)
         || heads(line).is_some()
 }
@@ -144,6 +162,23 @@ mod tests {
         assert_eq!(text, "skipped tests: 3\n    1 x skipped: no PMU\n    2 x skipped: not root\n");
         let text = summary(&["skipped in part: no IPv6".into()]);
         assert_eq!(text, "skipped tests: 0\n    1 x skipped in part: no IPv6\n");
+    }
+
+    #[test]
+    fn failed_tests_are_told_once_with_the_places_of_their_panics() {
+        let lines = [
+            "test a::falls ... FAILED",
+            "test b::stands ... ok",
+            "thread 'a::falls' (7) panicked at crates/a/src/lib.rs:3:9:",
+            "thread 'b::stands' (8) panicked at crates/b/src/lib.rs:4:9:",
+            "thread 'a::falls' (7) panicked at crates/a/src/lib.rs:3:9:",
+        ];
+        assert!(matters(lines[0]) && matters(lines[2]) && !matters(lines[1]));
+        assert_eq!(failures_of(&lines.map(String::from)), [lines[0], lines[2]]);
+        assert!(
+            failures_of(&lines[1..].iter().map(|l| String::from(*l)).collect::<Vec<_>>())
+                .is_empty()
+        );
     }
 
     #[test]

@@ -257,6 +257,8 @@ pub fn run(root: &Path, steps: &[&Step]) -> Result<bool> {
     if !skipped.is_empty() || steps.iter().any(|step| step.name == "test") {
         eprint!("{}", skipped::summary(&skipped));
     }
+    // Whoever keeps only the end of a long output has the failures.
+    rows.iter().filter(|(passed, _)| !passed).for_each(|(_, row)| eprintln!("{row}"));
     Ok(rows.iter().all(|(passed, _)| *passed))
 }
 
@@ -318,8 +320,7 @@ fn test(root: &Path) -> Result<Done> {
                 cargo::quiet(command.envs(test_environment(root)))
             };
             if let Err(again) = retry_alone(again, failed.as_deref()) {
-                kept.retain(|line| skipped::failed(line));
-                bail!("{error:#}\n{}\n{again:#}", kept.join("\n"));
+                bail!("{error:#}\n{}\n{again:#}", skipped::failures_of(&kept).join("\n"));
             }
             let names = failed.unwrap_or_default().join(", ");
             format!(", UNSTABLE (failed among the others, passed {RETRIES} times alone): {names}")
