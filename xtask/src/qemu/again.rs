@@ -25,8 +25,9 @@ pub(super) fn retried(
         let all: Vec<&str> =
             rans.iter().flat_map(|ran| &ran.complaints).map(String::as_str).collect();
         if !all.is_empty() {
-            let (n, all) = (all.len(), all.join("\n"));
-            bail!("{n} complaints; the consoles are in {}\n{all}", folder.display());
+            let reasons = rans.iter().flat_map(|ran| &ran.outcome.reasons).map(String::as_str);
+            let (n, all) = (all.len(), all.into_iter().chain(reasons).collect::<Vec<_>>());
+            bail!("{n} complaints; the consoles are in {}\n{}", folder.display(), all.join("\n"));
         }
         return Ok(note);
     }
@@ -66,7 +67,8 @@ fn again(load: &Load<'_>, ran: &Ran, folder: &Path, keep: bool) -> Result<()> {
     let Ran { mut complaints, outcome, .. } = alone;
     complaints.extend(outcome.unproven(failed));
     if !complaints.is_empty() {
-        bail!("again, alone: {}; the console is in {}", complaints.join("; "), folder.display());
+        complaints.extend(outcome.reasons);
+        bail!("again, alone: {}; the console is in {}", complaints.join("\n"), folder.display());
     }
     Ok(())
 }

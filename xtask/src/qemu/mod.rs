@@ -343,7 +343,7 @@ fn table(rans: &[Ran]) -> String {
         for (test, why) in &outcome.skipped {
             text += &format!("  {}: {test} skipped: {why}\n", kernel.series);
         }
-        for complaint in complaints {
+        for complaint in complaints.iter().chain(&outcome.reasons) {
             text += &format!("  {}: {complaint}\n", kernel.series);
         }
     }

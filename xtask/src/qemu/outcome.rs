@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use crate::qemu::laps::Laps;
 
+/// What the first line of a panic contains; its message is the next line.
+const PANICKED: &str = " panicked at ";
+/// Most lines of one test that are kept as the reason of its failure.
+const SAID_MAX: usize = 12;
+
 /// The results of one guest's tests.
 #[derive(Debug)]
 pub struct Outcome {
@@ -15,6 +20,8 @@ pub struct Outcome {
     ignored: usize,
     /// Failed tests.
     pub failed: Vec<String>,
+    /// What each failed test printed about its failure.
+    pub reasons: Vec<String>,
     /// Complaints that are no failed test: programs that died or were stopped, and a refused
     /// setting.
     faults: Vec<String>,
@@ -30,6 +37,8 @@ pub struct Outcome {
     pub tests: Laps,
     program: String,
     test: String,
+    /// What the test has printed that is the reason of its failure if it fails.
+    said: Vec<String>,
     /// The final message of init.
     done: Option<String>,
 }
@@ -41,6 +50,7 @@ impl Outcome {
             passed: 0,
             ignored: 0,
             failed: Vec::new(),
+            reasons: Vec::new(),
             faults: Vec::new(),
             skipped: Vec::new(),
             begun: 0,
@@ -49,6 +59,7 @@ impl Outcome {
             tests: Laps::from_the_start(""),
             program: String::new(),
             test: "the boot".to_owned(),
+            said: Vec::new(),
             done: None,
         }
     }
@@ -58,6 +69,7 @@ impl Outcome {
         if let Some(said) = line.strip_prefix("guest: ") {
             return self.guest(said, at);
         }
+        self.hear(line);
         // A scenario that failed quotes what its programs printed, which may be lines of tests.
         if line.starts_with("| ") {
             return;
@@ -74,8 +86,10 @@ impl Outcome {
             }
             return;
         }
-        if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ..."))
+        if let Some((test, said)) =
+            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ..."))
         {
+            self.said = Vec::from_iter((!said.trim().is_empty()).then(|| said.trim().to_owned()));
             self.test = format!("{}::{test}", self.program);
             self.tests.next(&self.test, at);
             self.begun += 1;
@@ -87,6 +101,21 @@ impl Outcome {
         }
         if line.ends_with("FAILED") {
             self.failed.push(self.test.clone());
+            let said = self.said.drain(..).filter(|said| said != "FAILED");
+            self.reasons.extend(said.map(|said| format!("{}: {said}", self.test)));
+        }
+    }
+
+    /// Keeps a panic and the message below it, and the failed tests that a scenario quotes.
+    fn hear(&mut self, line: &str) {
+        let (is_quoted, line) = match line.strip_prefix("| ") {
+            Some(line) => (true, line),
+            None => (false, line),
+        };
+        let is_message = self.said.last().is_some_and(|last| last.contains(PANICKED));
+        let is_failed = is_quoted && line.starts_with("test ") && line.ends_with("FAILED");
+        if (is_message || is_failed || line.contains(PANICKED)) && self.said.len() < SAID_MAX {
+            self.said.push(line.to_owned());
         }
     }
 
@@ -240,11 +269,19 @@ mod tests {
     fn lines_that_a_failed_scenario_quotes_are_no_tests() {
         let said = outcome(
             "guest: begin scenarios\ntest rss ... the frames were reused\n\
-             | test a ... FAILED\n| skipped: no XDP\n| test result: FAILED. 0 passed; 1 failed\n\n\
-             FAILED\ntest result: 0 passed; 1 failed;\nguest: end scenarios 1\nguest: done 1",
+             | test a ... FAILED\n| skipped: no XDP\n| thread 'a' panicked at a.rs:1:2:\n| 3 frames\n\
+             | test result: FAILED. 0 passed; 1 failed\n\nFAILED\n\
+             test result: 0 passed; 1 failed;\nguest: end scenarios 1\nguest: done 1",
         );
         assert_eq!((said.begun, said.skipped.len()), (1, 0));
         assert_eq!(said.complaints(1, 1, ended(3)), ["failed: scenarios::rss"]);
+        let reasons = [
+            "the frames were reused",
+            "test a ... FAILED",
+            "thread 'a' panicked at a.rs:1:2:",
+            "3 frames",
+        ];
+        assert_eq!(said.reasons, reasons.map(|reason| format!("scenarios::rss: {reason}")));
     }
 
     #[test]
