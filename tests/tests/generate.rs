@@ -131,6 +131,40 @@ fn a_sink_at_the_other_end_verifies_datagrams() {
     assert!(report.to_string().contains("\"foreign\":0"), "{report}");
 }
 
+/// Answers datagrams to 7776 with the same bytes to 7777 of the sender's host, each tenth with a wrong last byte.
+fn relay_with_damage(socket: &UdpSocket, count: usize) {
+    let mut bytes = [0; 2048];
+    for n in 0..count {
+        let (len, from) = socket.recv_from(&mut bytes).expect("the generator sends");
+        if n % 10 == 0 {
+            bytes[len - 1] ^= 1;
+        }
+        socket.send_to(&bytes[..len], SocketAddr::new(from.ip(), 7777)).expect("room to send");
+    }
+}
+
+#[test]
+fn damaged_datagrams_of_another_process_s_generator_fail_the_sink() {
+    let hosts = or_skip!(hosts());
+    let mut sink = Command::new(linerate());
+    sink.args(["forward", "packet:w0,udp=7777", "sink:", "--json", "--count", "900"]);
+    let sink = hosts.middle.start(sink);
+    until_true("its socket", SOON, || hosts.middle.packet_sockets("w0") > 0);
+    let socket = hosts.west.run(|| UdpSocket::bind("10.7.0.1:7776")).unwrap();
+    set_socket_recv_buffer_size_force(&socket, RECEIVE_BYTES).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let relay = hosts.west.spawn(move || relay_with_damage(&socket, COUNT));
+    let words = "packet:w0 --to 10.7.0.1:7776 --rate 50kpps --count 900 --from 10.7.0.9:5000";
+    let done = generate(&hosts.middle, words);
+    assert!(done.code() == 0, "{done:?}");
+    relay.join().unwrap();
+    let done = sink.finish(SOON);
+    assert_eq!(done.code(), 3, "{done:?}");
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(report["error"]["code"], "E-VERIFY", "{report}");
+    assert_eq!(report["error"]["why"], "90 corrupted, beside 810 whole ones", "{report}");
+}
+
 #[test]
 fn a_receiver_that_cannot_be_reached_is_said_with_what_to_do() {
     let hosts = or_skip!(hosts());
