@@ -257,7 +257,7 @@ pub fn run(root: &Path, steps: &[&Step]) -> Result<bool> {
     if !skipped.is_empty() || steps.iter().any(|step| step.name == "test") {
         eprint!("{}", skipped::summary(&skipped));
     }
-    // Whoever keeps only the end of a long output has the failures.
+    // Repeated because a long output may be kept only in part: its end.
     rows.iter().filter(|(passed, _)| !passed).for_each(|(_, row)| eprintln!("{row}"));
     Ok(rows.iter().all(|(passed, _)| *passed))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::qemu::laps::Laps;
 
-/// What the first line of a panic contains; its message is the next line.
+/// Part of the first line of a panic; its message is the next line.
 const PANICKED: &str = " panicked at ";
 /// Most lines of one test that are kept as the reason of its failure.
 const SAID_MAX: usize = 12;
@@ -20,7 +20,7 @@ pub struct Outcome {
     ignored: usize,
     /// Failed tests.
     pub failed: Vec<String>,
-    /// What each failed test printed about its failure.
+    /// Lines that failed tests printed about their failures.
     pub reasons: Vec<String>,
     /// Complaints that are no failed test: programs that died or were stopped, and a refused
     /// setting.
@@ -37,7 +37,7 @@ pub struct Outcome {
     pub tests: Laps,
     program: String,
     test: String,
-    /// What the test has printed that is the reason of its failure if it fails.
+    /// Lines of the test that are kept if it fails.
     said: Vec<String>,
     /// The final message of init.
     done: Option<String>,
