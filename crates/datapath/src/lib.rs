@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
+mod demand;
 mod egress;
 mod engine;
 pub mod knob;

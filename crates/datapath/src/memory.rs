@@ -9,7 +9,8 @@ use linerate_skb::{Data, Holder, Holders, Huge, Init, Local, Pool, PoolBuilder, 
 
 use linerate_skb::knob::{FRAME_SIZE, HOT_LIST};
 
-use crate::plan::{self, Demand, Sizes};
+use crate::demand::{self, Demand};
+use crate::plan::Sizes;
 use crate::ports::ReadsInPlace;
 
 /// Largest frame that a pool can have, as a power of two.
@@ -138,14 +139,14 @@ impl MemoryConfig {
         };
         let rings = rings(demands, number);
         let none: Vec<_> = rings.iter().map(|rings| rings.map(|_| 0)).collect();
-        let others = plan::holders(demands, number, sizes, &none, data_room);
+        let others = demand::holders(demands, number, sizes, &none, data_room);
         let workers = rings.iter().flatten().count();
         let applied_len =
             self.hot_list_len.map(|asked| applied(asked, frames, &others, workers, sizes));
         let default = |served: usize| HOT_LIST.clamp(HOT_LIST.default.max(served as u64)) as usize;
         let hot_list = |n: &Option<usize>| n.map(|n| applied_len.unwrap_or_else(|| default(n)));
         let hot_lists: Vec<_> = rings.iter().map(hot_list).collect();
-        let holders = plan::holders(demands, number, sizes, &hot_lists, data_room);
+        let holders = demand::holders(demands, number, sizes, &hot_lists, data_room);
         let holders = holders.with_thread_caches();
         if let Some(frames) = frames.filter(|frames| *frames < holders.sum()) {
             return Err(too_small(frames, &holders));
@@ -275,7 +276,7 @@ mod tests {
     use linerate_skb::Moved;
 
     use super::*;
-    use crate::plan::Rings;
+    use crate::demand::Rings;
     use crate::ports;
     use crate::tx_batch::TxBatch;
 
@@ -377,7 +378,7 @@ mod tests {
     fn a_hot_list_shorter_than_the_rings_of_xdp_is_warned_about() {
         let texts = ["xdp:lo,queues=0,ring=256", "xdp:lo,queues=0,rx=512,tx=256"];
         let ports = ports::plan(ports::tests::named(&texts), &[]).unwrap();
-        let demands = plan::demands(&ports, &[0, 0], &[vec![0], vec![1]]);
+        let demands = demand::demands(&ports, &[0, 0], &[vec![0], vec![1]]);
         let asked = MemoryConfig { hot_list_len: Some(1024), ..MemoryConfig::default() };
         let warnings = get(&asked, &demands).warnings;
         // The fill ring has twice as many as the receive ring.

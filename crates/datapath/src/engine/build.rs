@@ -7,6 +7,7 @@ use linerate_port::{Code, Error, Result};
 use linerate_skb::Verdict;
 
 use super::{Engine, EngineBuilder};
+use crate::demand;
 use crate::memory::Memory;
 use crate::notice::Notice;
 use crate::opening::{self, Group, Groups};
@@ -64,9 +65,9 @@ impl EngineBuilder {
         // If the program passes a pool, all ports use it.
         let pools = match self.memory.pool {
             Some(_) => vec![0; ports.len()],
-            None => plan::pools(&ports, &wires, &fans),
+            None => demand::pools(&ports, &wires, &fans),
         };
-        let mut memory = self.memory.get(&plan::demands(&ports, &pools, &workers), self.sizes)?;
+        let mut memory = self.memory.get(&demand::demands(&ports, &pools, &workers), self.sizes)?;
         let mut warnings = std::mem::take(&mut memory.warnings);
         let usable = allowed_cpus().map_or(usize::MAX, |cpus| cpus.len());
         warnings.extend(plan::misfits(memory.workers(), self.workers, &self.cpus, usable));
