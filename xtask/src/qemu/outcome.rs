@@ -8,6 +8,8 @@ use crate::qemu::laps::Laps;
 
 /// Part of the first line of a panic; its message is the next line.
 const PANICKED: &str = " panicked at ";
+/// Name of the program that runs scenarios.
+const SCENARIOS: &str = "scenarios";
 /// Most lines of one test that are kept as the reason of its failure.
 const SAID_MAX: usize = 12;
 
@@ -106,7 +108,7 @@ impl Outcome {
         }
     }
 
-    /// Keeps a panic and the message below it, and the failed tests that a scenario quotes.
+    /// Keeps a panic and the message below it, what a scenario prints itself, and the failed tests that it quotes.
     fn hear(&mut self, line: &str) {
         let (is_quoted, line) = match line.strip_prefix("| ") {
             Some(line) => (true, line),
@@ -114,7 +116,9 @@ impl Outcome {
         };
         let is_message = self.said.last().is_some_and(|last| last.contains(PANICKED));
         let is_failed = is_quoted && line.starts_with("test ") && line.ends_with("FAILED");
-        if (is_message || is_failed || line.contains(PANICKED)) && self.said.len() < SAID_MAX {
+        let is_own = !is_quoted && self.program == SCENARIOS && !line.trim().is_empty();
+        let is_kept = is_message || is_failed || is_own || line.contains(PANICKED);
+        if is_kept && self.said.len() < SAID_MAX {
             self.said.push(line.to_owned());
         }
     }
@@ -269,7 +273,7 @@ mod tests {
     fn lines_that_a_failed_scenario_quotes_are_no_tests() {
         let said = outcome(
             "guest: begin scenarios\ntest rss ... the frames were reused\n\
-             | test a ... FAILED\n| skipped: no XDP\n| thread 'a' panicked at a.rs:1:2:\n| 3 frames\n\
+             Killed\n| test a ... FAILED\n| skipped: no XDP\n| thread 'a' panicked at a.rs:1:2:\n| 3 frames\n\
              | test result: FAILED. 0 passed; 1 failed\n\nFAILED\n\
              test result: 0 passed; 1 failed;\nguest: end scenarios 1\nguest: done 1",
         );
@@ -277,6 +281,7 @@ mod tests {
         assert_eq!(said.complaints(1, 1, ended(3)), ["failed: scenarios::rss"]);
         let reasons = [
             "the frames were reused",
+            "Killed",
             "test a ... FAILED",
             "thread 'a' panicked at a.rs:1:2:",
             "3 frames",

