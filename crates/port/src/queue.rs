@@ -16,7 +16,7 @@ use sleep::Sleep;
 pub use crate::health::{Health, HealthKind};
 pub use crate::queue_ops::QueueOps;
 pub use crate::want::Want;
-pub(crate) use sleep::{cannot_wait, over};
+pub(crate) use sleep::{cannot_wait, over, possible};
 
 /// One queue of a device, with its own hot list, for one thread or task at a time.
 ///

@@ -75,7 +75,8 @@ pub trait Reshape {
     /// checksum is computed, or left to the device if no other checksum is left to it.
     ///
     /// # Errors
-    /// See the trait.
+    /// See the trait; [`DropReason::UNSUPPORTED`] also for every superframe. A sender whose packets enter a tunnel needs
+    /// its superframes off: `ethtool -K eth0 tso off gso off`.
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
     /// Puts the frame into a Geneve tunnel, by the rules of [`Reshape::push_vxlan`].
     ///

@@ -93,7 +93,7 @@ impl UdpEnds {
     /// Writes all headers into `frame`, whose payload begins at [`UdpEnds::header_bytes`], so that
     /// it becomes a datagram.
     ///
-    /// Shape:  64 hops, not to be fragmented, checksums right.
+    /// Shape:  64 hops, not to be fragmented, checksums right; a checksum within the payload must be complete before.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
     ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing written.
     /// Cost:   reads the whole payload, for the checksum.

@@ -35,8 +35,9 @@ impl QueueOps for FixedHealth {
         Moved::default()
     }
 
-    fn arm(&mut self, _: Want) -> bool {
-        true
+    fn arm(&mut self, want: Want) -> bool {
+        // A device that has failed takes all packets, and drops them.
+        !(want.room() && matches!(self.1, Health::Failed(_)))
     }
 
     fn health(&self) -> Health {
@@ -140,9 +141,13 @@ fn a_wait_on_a_failed_device_returns_its_error_each_time() {
     let error = Error::new(Code::NoDevice, "cannot use eth0", "it was deleted");
     let failed = || port_of(&[Health::Up, Health::Failed(error.clone())]);
     let (mut port, mut other) = (failed(), port_of(&[Health::Up]));
+    let mut alone = port_of(&[Health::Failed(error.clone())]);
     for timeout in [None, Some(Duration::ZERO), None] {
         assert_eq!(port.wait(timeout), Err(error.clone()));
-        assert_eq!(port.wait_for(Want::Room, timeout), Err(error.clone()));
+        for want in [Want::Room, Want::Both] {
+            assert_eq!(port.wait_for(want, timeout), Err(error.clone()));
+            assert_eq!(alone.wait_for(want, timeout), Err(error.clone()));
+        }
         assert_eq!(wait_any(&mut [&mut other, &mut port], timeout), Err(error.clone()));
     }
     let mut queues = failed().into_queues();

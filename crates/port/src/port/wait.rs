@@ -10,7 +10,7 @@ use linerate_skb::Result;
 use linerate_sys::wait::poll_each;
 
 use super::Port;
-use crate::queue::{Health, Queue, Want, cannot_wait, over};
+use crate::queue::{Health, Queue, Want, cannot_wait, over, possible};
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
 /// timeout, or without a timeout, if all ports have ended and everything was received, or there is none.
@@ -44,6 +44,7 @@ pub(super) fn wait_on(
     }
     // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
     let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+    let want = possible(&health, want)?;
     let ended = match ports.iter_mut().all(|p| p.arm(want)) {
         true => over(health, want, timeout).map(|is_over| is_over.then_some(false)),
         false => Ok(Some(true)),
@@ -100,6 +101,7 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     loop {
         // Read the health first, as in `wait_on`.
         let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+        let want = possible(&health, want)?;
         if ports.iter_mut().any(|port| port.has(want)) {
             return Ok(true);
         }

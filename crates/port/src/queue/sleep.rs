@@ -150,7 +150,8 @@ impl Queue {
     /// [`Queue::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
-    /// As [`Queue::wait`].
+    /// As [`Queue::wait`]. A device that has failed has room for ever, because it drops all that it is given: a wait for
+    /// room returns its error at once.
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         if self.waker_used() {
             return Ok(false);
@@ -179,6 +180,7 @@ impl Queue {
         }
         // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
         let health = self.ops.health();
+        let want = possible(&health, want)?;
         if !self.arm_device(want) {
             return Ok(true);
         }
@@ -268,7 +270,7 @@ impl Queue {
         let start = Instant::now();
         loop {
             let health = self.ops.health();
-            if self.has(want) {
+            if self.has(possible(&health, want)?) {
                 return Ok(true);
             }
             let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
@@ -308,6 +310,19 @@ impl Queue {
         if self.meter.is_sample() {
             self.learn();
         }
+    }
+}
+
+/// Returns the part of `want` for which it makes sense to wait: a device that has failed may still have packets, but drops
+/// all that it is given, so that it always has room.
+///
+/// # Errors
+/// That of a device that has failed for good, if only room is wanted.
+pub(crate) fn possible(health: &Health, want: Want) -> Result<Want> {
+    match health {
+        Health::Failed(error) if want == Want::Room => Err(error.clone()),
+        Health::Failed(_) => Ok(Want::Frames),
+        _ => Ok(want),
     }
 }
 
