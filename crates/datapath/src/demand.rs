@@ -102,23 +102,17 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
         } else {
             Rings::Device { frames: needs.ring_frames }
         };
-        let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
-        let workers = workers.clone();
-        let qdisc = port.qdisc.map_or(Moved::default(), |qdisc| qdisc.most());
-        let cuts_above = port.qdisc.and_then(|qdisc| qdisc.cuts_above());
-        let (trust, pool, kept) = (needs.trust, pools[i], workers.is_empty());
-        let queues = needs.queues.max(1);
         Demand {
-            name,
-            queues,
-            workers,
-            packet_max_bytes,
-            trust,
-            pool,
+            name: spec.name.clone(),
+            queues: needs.queues.max(1),
+            workers: workers.clone(),
+            packet_max_bytes: needs.packet_max_bytes,
+            trust: needs.trust,
+            pool: pools[i],
             rings,
-            qdisc,
-            cuts_above,
-            kept,
+            qdisc: port.qdisc.map_or(Moved::default(), |qdisc| qdisc.most()),
+            cuts_above: port.qdisc.and_then(|qdisc| qdisc.cuts_above()),
+            kept: workers.is_empty(),
         }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()

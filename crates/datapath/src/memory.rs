@@ -283,22 +283,17 @@ mod tests {
     const SIZES: Sizes = Sizes { budget: 64, backlog: 256, tx_batch: TxBatch::Auto };
 
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
-        let rings = Rings::Pair { name: None, packets: ring_packets };
-        let trust = Trust::Private;
-        let (name, workers) = (format!("port {worker}"), vec![worker]);
-        let pool = 0;
-        let (queues, qdisc, cuts_above, kept) = (1, Moved::default(), None, false);
         Demand {
-            name,
-            queues,
-            workers,
+            name: format!("port {worker}"),
+            queues: 1,
+            workers: vec![worker],
             packet_max_bytes,
-            trust,
-            pool,
-            rings,
-            qdisc,
-            cuts_above,
-            kept,
+            trust: Trust::Private,
+            pool: 0,
+            rings: Rings::Pair { name: None, packets: ring_packets },
+            qdisc: Moved::default(),
+            cuts_above: None,
+            kept: false,
         }
     }
 

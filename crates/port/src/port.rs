@@ -268,8 +268,8 @@ impl Port {
     /// [`Port::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
-    /// As [`Port::wait`]. A device that has failed has room for ever, because it drops all that it is given: a wait for
-    /// room returns its error at once.
+    /// As [`Port::wait`]. A device that has failed drops all that it is given, so room in it means nothing: a wait for
+    /// [`Want::Room`] returns its error at once, one for [`Want::Both`] once everything was received.
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         wait_on(&mut [self], want, timeout)
     }

@@ -143,7 +143,9 @@ scenario_verbs() {
     kill -KILL "${running##*:}"
     wait "${running##*:}" || true
     verbs_sink --count 2000 --for 30s
-    wait "${running##*:}" || fail 'the second peer'
+    sink=${running##*:}
+    running=" sink:$sink gen:$sender"
+    wait "$sink" || fail 'the second peer'
     running=" gen:$sender"
     part
     [ "$(number sink verify packets)" -ge 500 ] || fail 'too little came to the second peer'

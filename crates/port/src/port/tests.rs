@@ -150,6 +150,16 @@ fn a_wait_on_a_failed_device_returns_its_error_each_time() {
         }
         assert_eq!(wait_any(&mut [&mut other, &mut port], timeout), Err(error.clone()));
     }
+    alone.set_moderation(Moderation::Busy);
+    port.set_moderation(Moderation::Busy);
+    for want in [Want::Room, Want::Both] {
+        assert_eq!(port.wait_for(want, None), Err(error.clone()));
+        assert_eq!(alone.wait_for(want, None), Err(error.clone()));
+    }
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut has_packets, _) = holding(&pool, Health::Failed(error.clone()));
+    assert_eq!(has_packets.wait_for(Want::Both, None), Ok(true));
+    assert_eq!(has_packets.wait_for(Want::Room, None), Err(error.clone()));
     let mut queues = failed().into_queues();
     assert_eq!(queues[1].wait(None), Err(error));
     assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
