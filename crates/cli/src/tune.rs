@@ -17,7 +17,7 @@ use show::{View, table};
 ///
 /// PATH is the socket of a run that was started with --control PATH. Without a letter option, tune shows
 /// every setting of every port. Workers apply a change between two polls: waiting packets keep their order,
-/// and no packet is lost. The answer shows the old and the new value, the packets received during the
+/// and no packet is lost. The answer shows the old and the new value, the packets received before the
 /// change, and its duration.
 #[derive(Debug, clap::Parser)]
 #[command(after_long_help = EXAMPLES)]

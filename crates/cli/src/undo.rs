@@ -254,7 +254,7 @@ where
             finding.what
         ));
     }
-    record::record_locked(lock.is_some(), ports(), drivers, screen)
+    record::record_locked(lock.is_some(), "until the run ends", ports(), drivers, screen)
 }
 
 /// Undoes what killed runs have changed on the interfaces of `ports` and on their other ends, so

@@ -112,8 +112,9 @@ impl Control {
     /// The calling thread changes the device. No worker is woken, and packets that wait come by the new hold.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no such hold, `E-PERM` if the
-    /// process may not change it. The error says if some of several queues have the new hold already.
+    /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no hold, or counts no packets
+    /// and `frames` is given, `E-PORT-SYNTAX` for a time out of the device's range, `E-PERM` if the process may not
+    /// change the hold. The error says if some of several queues have the new hold already.
     pub fn set_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
         let what = || format!("cannot set the hold of '{port}'");
         self.numbers(port, what)?;

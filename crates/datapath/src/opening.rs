@@ -18,6 +18,13 @@ use crate::stats::{Entry, Way};
 use crate::steer::Fan;
 use crate::wrapping::Meters;
 
+/// Length of packets that only a port with superframes has.
+const SUPERFRAME_BYTES: usize = 32_768;
+/// Length of a packet of 1500 bytes with its Ethernet header.
+const ETH_FRAME_LEN: usize = 1514;
+/// Length of a VLAN tag, for which a port has room.
+const VLAN_TAG_BYTES: usize = 4;
+
 /// Opens every port with its pool, and connects the two ends of each pair.
 pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>> {
     let needed = ports.iter().map(|port| port.needs.capabilities);
@@ -185,7 +192,7 @@ pub(crate) struct Groups<'a> {
 
 impl Groups<'_> {
     /// Distributes the opened queues to their workers, connects the ends of wires, and adds a
-    /// warning for each moderation that has less effect than requested.
+    /// warning for each moderation that has less effect than requested, and for each burst that is too short.
     pub fn split(
         self,
         opened: Vec<Opened>,
@@ -210,6 +217,7 @@ impl Groups<'_> {
             let (spec, flags) = (&port.spec, port.flags);
             let to_program = is_paired_with_kept(port, self.ports, self.workers);
             let direction = device.obtained.direction;
+            warnings.extend(short_burst(port, device.obtained.packet_max_bytes));
             let mut queues = Vec::new();
             // If a driver did not report its number of queues before opening, one worker serves all
             // of them.
@@ -266,6 +274,17 @@ impl Groups<'_> {
     }
 }
 
+/// Returns a warning if the port's discipline drops packets that the port may send, because its burst is shorter.
+fn short_burst(port: &Planned, packet_max_bytes: usize) -> Option<String> {
+    let burst = port.qdisc.and_then(|qdisc| qdisc.burst_bytes())?;
+    // A port with superframes, which are cut, does not tell its MTU: Ethernet's is assumed.
+    let longest =
+        if packet_max_bytes < SUPERFRAME_BYTES { packet_max_bytes } else { ETH_FRAME_LEN };
+    (burst < longest.saturating_sub(VLAN_TAG_BYTES) as u64).then(|| {
+        format!("port '{}': burst={burst}: packets of more than {burst} bytes are dropped, and the port may get packets of {longest}", port.spec.name)
+    })
+}
+
 /// Returns the ways of rings between workers that lead to `port`, one for each of its queues;
 /// `ends` has the counters of each port's ends of such rings.
 fn ways_to(
@@ -291,6 +310,23 @@ mod tests {
     use crate::Engine;
     use linerate_sys::netns::{self, Netns};
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+    #[test]
+    fn burst_below_the_longest_packet_is_warned_about() {
+        let warnings = |options: &str| {
+            let to = format!("sink:{options}");
+            let engine = Engine::builder().port("a", "gen:count=1").port("b", &to).wire("a", "b");
+            engine.build().unwrap().warnings().to_vec()
+        };
+        for fits in ["blind", "blind,shape=1Mbit", "blind,shape=1Mbit,burst=1514"] {
+            assert_eq!(warnings(fits).len(), 0, "{fits}");
+        }
+        let told = warnings("blind,shape=1Mbit,burst=1000");
+        assert!(
+            told.len() == 1 && told[0].contains("more than 1000 bytes are dropped"),
+            "{told:?}"
+        );
+    }
 
     #[test]
     fn missing_capability_error_lists_those_of_all_ports() {

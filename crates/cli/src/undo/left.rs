@@ -310,7 +310,13 @@ fn put_back(name: &str, former: &str, was: &Was, screen: &Screen) -> linerate::R
             let driver = drivers.of_links().ok_or(e)?;
             let text = format!("{}:{name},{}", driver.name(), driver.on_machine().link_trial);
             // Dropped after the port, which restores at its end what it has changed.
-            let _record = record_locked(true, [text.as_str()], &drivers, screen);
+            let _record = record_locked(
+                true,
+                "while its interrupts are restored",
+                [text.as_str()],
+                &drivers,
+                screen,
+            );
             let _open = linerate::Port::open(&text)?;
             InterruptGuard::put_back(name, former, was)
         }

@@ -60,18 +60,20 @@ pub fn is_recorded() -> bool {
     FILES.load(Ordering::Relaxed) > 0
 }
 
-/// Records the changes that opening `ports` will make.
+/// Records the changes that opening `ports` for a trial will make.
 pub fn record<'a>(
     ports: impl IntoIterator<Item = &'a str>,
     drivers: &Registry,
     screen: &Screen,
 ) -> Record {
-    record_locked(false, ports, drivers, screen)
+    record_locked(false, "during the trial", ports, drivers, screen)
 }
 
-/// Records as [`record`]; `is_locked` is true if the caller has locked the folder, or has tried to.
+/// Records the changes that opening `ports` will make; `lasts` says for how long. `is_locked` is true if the caller
+/// has locked the folder, or has tried to.
 pub(super) fn record_locked<'a>(
     is_locked: bool,
+    lasts: &str,
     ports: impl IntoIterator<Item = &'a str>,
     drivers: &Registry,
     screen: &Screen,
@@ -81,7 +83,7 @@ pub(super) fn record_locked<'a>(
         changes.extend(planned(drivers, text).map(|plan| plan.changes()).unwrap_or_default());
     }
     for change in &changes {
-        screen.change(&format!("note: {change} until the run ends\n"));
+        screen.change(&format!("note: {change} {lasts}\n"));
     }
     Record::of("", is_locked, changes.into_iter().filter_map(Left::by), screen)
 }

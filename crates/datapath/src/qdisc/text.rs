@@ -89,6 +89,11 @@ impl Setup {
         self.shape.is_some()
     }
 
+    /// Returns the burst that the text sets, in bytes; longer packets are dropped.
+    pub(crate) fn burst_bytes(&self) -> Option<u64> {
+        self.shape.and_then(|(_, burst)| burst)
+    }
+
     /// Returns the length in bytes above which the discipline cuts superframes; `None` if it cuts none.
     pub(crate) fn cuts_above(&self) -> Option<u64> {
         self.shape.map(|(bps, burst)| Rate::of_port(bps, burst).whole_bytes())

@@ -61,6 +61,11 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
         None if of.is_hardware() => {
             finding.why("no cable, or the other end is down").fix(format!("ethtool {name}"))
         }
+        None if of.info.kind == "veth" => {
+            finding.why("its other end, in another network namespace, is down").fix(format!(
+                "bring that end up; its number and its namespace: ip -d link show {name}"
+            ))
+        }
         None => {
             finding.why("no process has its other end open").fix(format!("ip -d link show {name}"))
         }
@@ -160,6 +165,22 @@ pub(crate) fn lro(of: &InterfaceInfo, why: &str, found: &mut Findings) {
     }
 }
 
+/// Returns the reason why a veth has no XDP now, and the remedy; `None` for another kind of interface.
+///
+/// Source: drivers/net/veth.c, `veth_set_xdp_features` and `veth_xdp_set` (`ENOSPC`).
+pub(crate) fn too_few_queues(interface: &Interface, info: &LinkInfo) -> Option<(String, String)> {
+    let queues = interface.rx_queues().ok().filter(|_| info.kind == "veth")?;
+    let (end, name) = match other_end(info) {
+        Some(other) => (other.name().to_string(), other.name().to_string()),
+        None => ("the other end".to_owned(), "IFACE".to_owned()),
+    };
+    let why = format!(
+        "a veth has XDP only if its other end has no more transmit queues than it has receive queues, and {} has {queues}",
+        interface.name()
+    );
+    Some((why, format!("limit the transmit queues of {end}: ethtool -L {name} tx {queues}")))
+}
+
 /// Adds a finding on the XDP features that the driver reports; opens nothing for this.
 pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
@@ -170,9 +191,12 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     };
     let words = features.words().join(" ");
     if !features.has_programs() {
-        found
-            .warn(format!("{name}'s driver reports no XDP"))
-            .why("the kernel runs XDP on it in generic mode, with copies");
+        let finding = found.warn(format!("{name}'s driver reports no XDP"));
+        let generic = "the kernel runs XDP on it in generic mode, with copies";
+        match too_few_queues(&of.interface, &of.info) {
+            Some((why, fix)) => finding.why(format!("{generic}: {why}")).fix(fix),
+            None => finding.why(generic),
+        };
         return;
     }
     let zero_copy = match (features.has_zero_copy(), features.zero_copy_frames_max) {
@@ -283,6 +307,50 @@ mod tests {
             assert_eq!((veth.level, told("lo")[0].level), (Level::Ok, Level::Warn));
             assert_eq!(told("lo")[0].what, "lo's driver reports no XDP");
             assert!(!ip("link show v0").contains("prog/xdp"));
+        });
+    }
+
+    #[test]
+    fn cause_of_a_missing_carrier_is_the_other_end_where_that_is() {
+        in_netns(|| {
+            veth(1500);
+            ip("link set v1 down");
+            let mut of = examine("v0", &mut Findings::default()).unwrap();
+            let told = |of: &InterfaceInfo| {
+                let mut found = Findings::default();
+                no_carrier(of, "v0", &mut found);
+                found.into_vec().pop().unwrap()
+            };
+            let here = told(&of);
+            assert_eq!(here.why.as_deref(), Some("v1, its other end, is down"));
+            assert_eq!(here.fix.unwrap().text, "ip link set v1 up");
+            of.info.other_is_elsewhere = true;
+            let elsewhere = told(&of);
+            let why = "its other end, in another network namespace, is down";
+            assert_eq!(elsewhere.why.as_deref(), Some(why));
+            of.info.kind = "tun".into();
+            assert_eq!(told(&of).why.as_deref(), Some("no process has its other end open"));
+        });
+    }
+
+    #[test]
+    fn veth_with_too_few_queues_for_xdp_is_told_with_the_remedy_at_its_other_end() {
+        in_netns(|| {
+            let few = "link add v1 numtxqueues 4 numrxqueues 4 type veth peer name v0";
+            ip(&format!("{few} numtxqueues 4 numrxqueues 2"));
+            let of = examine("v0", &mut Findings::default()).unwrap();
+            let (why, fix) = too_few_queues(&of.interface, &of.info).unwrap();
+            assert!(why.ends_with("and v0 has 2"), "{why}");
+            assert_eq!(fix, "limit the transmit queues of v1: ethtool -L v1 tx 2");
+            let mut found = Findings::default();
+            features(&of, &mut found);
+            let Some(told) = found.into_vec().pop() else {
+                return eprintln!("skipped: this kernel does not say");
+            };
+            assert_eq!(told.what, "v0's driver reports no XDP");
+            assert_eq!(told.fix.unwrap().text, fix);
+            let lo = examine("lo", &mut Findings::default()).unwrap();
+            assert_eq!(too_few_queues(&lo.interface, &lo.info), None);
         });
     }
 }

@@ -10,8 +10,8 @@ use linerate_skb::{Code, Error, Result};
 
 use crate::units;
 
-/// The values of [`DeviceHold`] as texts.
-pub const HOLD_FORMS: &str = "off | 250us | 250us,frames=32";
+/// The values of [`DeviceHold`] as texts. A device that counts packets also has `250us,frames=32`.
+pub const HOLD_FORMS: &str = "off | 250us";
 
 /// The hold of a device: the time from one irq to the next, and the number of packets that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,8 +32,8 @@ pub trait HoldControl: fmt::Debug + Send + Sync {
     /// Cost: as the device's; system calls for a network interface.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` for a hold that the device does not have, `E-PERM` if the process may not
-    /// change it; the hold is as before.
+    /// `E-PORT-SYNTAX` for a time out of the device's range, `E-UNSUPPORTED` for a number of packets if it counts
+    /// none, `E-PERM` if the process may not change the hold; the hold is as before.
     fn set_hold(&self, hold: DeviceHold) -> Result<()>;
 }
 

@@ -2,6 +2,7 @@
 //! possible to create.
 
 use std::fs::{self, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
 use rustix::io::Errno;
 
 use super::config::Mode;
-use super::target;
+use super::{denied, target};
 use crate::doctor::{Findings, trial};
 use crate::spec::Spec;
 
@@ -37,7 +38,7 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
         }
         there if mode == Mode::Read => match trial::open(spec.text()) {
             Ok(obtained) => found.opened(obtained),
-            Err(e) if there.is_err() => {
+            Err(e) if there.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) => {
                 let fix = format!("to write it: pcap:{},write; to read it, {}", spec.arg, e.fix);
                 found.miss(&e.fix(fix));
             }
@@ -89,8 +90,9 @@ fn may(path: &Path, wanted: Access, name: &str) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(Errno::NOSYS) => Ok(false),
         Err(e) => {
-            let why = format!("{}: {}", path.display(), std::io::Error::from(e));
-            Err(target::refused(name, &why))
+            let e = std::io::Error::from(e);
+            let error = target::refused(name, &format!("{}: {e}", path.display()));
+            Err(denied(path, &e).map_or(error.clone(), |fix| error.fix(fix)))
         }
     }
 }

@@ -160,6 +160,13 @@ pub fn write_all(path: impl AsRef<Path>, frames: &[Frame]) -> Result<()> {
     writer.flush().map_err(failed)
 }
 
+/// Returns the remedy if this user may not open the file, or pass a folder on the way to it.
+fn denied(path: &std::path::Path, e: &std::io::Error) -> Option<String> {
+    (e.kind() == std::io::ErrorKind::PermissionDenied).then(|| {
+        format!("to see which folder or file refuses this user: namei -l {}", path.display())
+    })
+}
+
 /// Returns the error of a file that could not be read or written.
 fn failed(verb: &str, name: &str, e: &std::io::Error) -> Error {
     Error::new(Code::File, format!("cannot {verb} {name}"), e.to_string())

@@ -12,6 +12,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::config::Place;
+use super::denied;
 use super::locked::Locked;
 use crate::host::Bell;
 use crate::queue::Want;
@@ -50,7 +51,9 @@ impl Source {
                 .custom_flags(libc::O_NONBLOCK)
                 .open(path)
                 .map_err(|e| {
-                    failed("open", e).fix("name an existing file that this user may read: ls -l")
+                    let fix = denied(path, &e)
+                        .unwrap_or("name an existing file that this user may read: ls -l".into());
+                    failed("open", e).fix(fix)
                 })?,
         };
         let kind = file.metadata().map_err(|e| failed("fstat", e))?.file_type();

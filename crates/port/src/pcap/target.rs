@@ -10,6 +10,7 @@ use std::time::Duration;
 use linerate_skb::{Code, Error, Result};
 use rustix::fs::{FileType, FlockOperation, Stat, fstat};
 
+use super::denied;
 use super::format::is_capture;
 use super::locked::Locked;
 use crate::host::retry_for;
@@ -33,7 +34,8 @@ pub(super) fn opened(path: &Path, name: &str) -> Result<File> {
             let fix = format!("start the reader first, for example: tcpdump -nn -r {name}");
             return refused(name, "no process reads the pipe").fix(fix);
         }
-        refused(name, &format!("open: {e}"))
+        let error = refused(name, &format!("open: {e}"));
+        denied(path, &e).map_or(error.clone(), |fix| error.fix(fix))
     })
 }
 

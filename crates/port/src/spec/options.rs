@@ -92,6 +92,7 @@ impl Options {
     /// Removes and returns the text of a moderation, including the numbers of `fixed`, which follow
     /// a comma: `moderation=fixed:usecs=100,frames=32`.
     pub(super) fn take_moderation(&mut self) -> Option<String> {
+        self.asked.borrow_mut().push("moderation".into());
         let at = self.pairs.iter().position(|(key, _)| key == "moderation")?;
         let mut text = self.pairs.remove(at).1.unwrap_or_default();
         let is_fixed = text.starts_with("fixed:");

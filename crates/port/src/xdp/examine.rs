@@ -156,7 +156,7 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
     // refused, and one with another filter would set them.
     let only_sends = trial::with(spec.text(), &["hold", "rss", "write"], "write");
     if config.map.is_some() {
-        report_open(trial::open(&only_sends), "takes nothing in", "write", found);
+        report_open(trial::open(&only_sends), "takes nothing in", ("write", "map=FILE"), found);
         untried(config, found);
         return;
     }
@@ -174,7 +174,11 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
         Ok((obtained, answer)) => (Ok(obtained), answer),
         Err(e) => (Err(e), None),
     };
-    let opens = report_open(opened, &format!("diverts {filter}"), &filter, found);
+    let own = match options(config, spec) {
+        _ if is_sender => "write".to_owned(),
+        options => options.trim_start_matches(',').to_owned(),
+    };
+    let opens = report_open(opened, &format!("diverts {filter}"), (&filter, &own), found);
     if let Some(watch) = watch.filter(|_| opens) {
         passed(of, peer, answer, found);
         flapped(watch, of, found);
@@ -195,8 +199,13 @@ fn untried(config: &Config, found: &mut Findings) {
 }
 
 /// Reports the result of opening a port that `taken` describes in place of its filter; returns true
-/// if it opened.
-fn report_open(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings) -> bool {
+/// if it opened. `with` has the trial's option and the port's own, which a remedy names.
+fn report_open(
+    opened: Result<Obtained>,
+    taken: &str,
+    (with, own): (&str, &str),
+    found: &mut Findings,
+) -> bool {
     match opened {
         Ok(mut obtained) => {
             obtained.mode = obtained.mode.replace(&format!(", {taken}"), "");
@@ -205,7 +214,8 @@ fn report_open(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Fi
             return true;
         }
         Err(e) if e.code == Code::Memory => too_much(&e, found),
-        Err(e) => {
+        Err(mut e) => {
+            e.fix = e.fix.replace(with, own);
             found.miss(&e);
         }
     }
@@ -380,6 +390,28 @@ mod tests {
             assert!(found.iter().any(|f| f.what.starts_with("opens: v0 ")), "{found:#?}");
             assert!(found.iter().all(|f| f.level != Level::Miss), "{found:#?}");
             assert!(!found.iter().any(|f| f.what.contains("held for")), "{found:#?}");
+        });
+    }
+
+    #[test]
+    fn remedy_of_a_failed_trial_names_the_filter_of_the_port() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            for (words, filter) in [
+                (",udp=7777", "udp=7777"),
+                (",not=tcp:22", "not=tcp:22"),
+                ("", "udp=7777"),
+                (",ethertype=0x88b6", "udp=7777"),
+                (",write", "write"),
+            ] {
+                let spec = crate::parse(&format!("xdp:v0,mode=zerocopy{words}")).unwrap();
+                let mut found = Findings::default();
+                examine(&Config::of(&spec).unwrap(), &spec, Trial::Careful, &mut found);
+                let found = found.into_vec();
+                let failed = found.iter().find(|f| f.what.starts_with("cannot open")).unwrap();
+                let fix = &failed.fix.as_ref().unwrap().text;
+                assert_eq!(*fix, format!("xdp:v0,{filter},mode=native"), "{words}");
+            }
         });
     }
 

@@ -20,11 +20,14 @@ const SHORTEST: Duration = Duration::from_micros(1);
 /// The longest hold: a device with a ring of 1024 then loses packets from 100,000 a second on.
 const LONGEST: Duration = Duration::from_millis(10);
 
+/// The range of a hold, for errors.
+const RANGE: &str = "a time from 1us to 10ms";
+
 /// Reads the value of `hold=`.
 pub(super) fn time(text: &str) -> std::result::Result<Duration, String> {
     match units::duration(text)? {
         time if (SHORTEST..=LONGEST).contains(&time) => Ok(time),
-        _ => Err("a time from 1us to 10ms".into()),
+        _ => Err(RANGE.into()),
     }
 }
 
@@ -60,9 +63,8 @@ impl HoldControl for Held {
     }
 
     fn set_hold(&self, hold: DeviceHold) -> Result<()> {
-        let bad = |why: &str, fix| {
-            let what = format!("cannot set the hold {hold}");
-            Err(Error::new(Code::Unsupported, what, why).fix(fix))
+        let bad = |code, why: String, fix| {
+            Err(Error::new(code, format!("cannot set the hold {hold}"), why).fix(fix))
         };
         let mut guard = self.guard();
         // Restore exactly the hold that the first change replaced, also one out of the range below.
@@ -71,11 +73,15 @@ impl HoldControl for Held {
         }
         let napi = match hold.time {
             _ if hold.frames.is_some() => {
-                return bad("NAPI counts no packets", "leave frames= out; moderation fixed has it");
+                let fix = "leave frames= out; moderation fixed has it";
+                return bad(Code::Unsupported, "NAPI counts no packets".into(), fix);
             }
             Duration::ZERO => NapiHold::default(),
             time if (SHORTEST..=LONGEST).contains(&time) => NapiHold::of_time(time),
-            _ => return bad("NAPI holds from 1us to 10ms", "hold 250us is usual"),
+            _ => {
+                let why = format!("the hold of an xdp port is off, or {RANGE}");
+                return bad(Code::PortSyntax, why, "hold 250us is usual");
+            }
         };
         guard.set(napi)
     }
@@ -178,9 +184,11 @@ mod tests {
                     let now = NapiHold::now(&v0).unwrap().time();
                     assert_eq!(now.unwrap_or_default(), asked.time);
                 }
-                for bad in ["11ms", "500ns", "1ms,frames=8"] {
+                let bad = ["11ms", "500ns", "1ms,frames=8"];
+                let codes = [Code::PortSyntax, Code::PortSyntax, Code::Unsupported];
+                for (bad, code) in bad.into_iter().zip(codes) {
                     let e = hold.set_hold(bad.parse().unwrap()).unwrap_err();
-                    assert_eq!(e.code, Code::Unsupported, "{bad}: {e}");
+                    assert_eq!(e.code, code, "{bad}: {e}");
                 }
                 drop(hold);
                 drop(queue);

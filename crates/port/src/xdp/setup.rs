@@ -25,6 +25,7 @@ use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
 use super::vlan;
+use crate::doctor::interface::too_few_queues;
 use crate::host::filter::{Filter, Match};
 
 /// Frame sizes that the kernel accepts for aligned chunks.
@@ -346,7 +347,10 @@ fn attach(
         Wanted::Native | Wanted::ZeroCopy => (Mode::Native, attach(Mode::Native)),
         Wanted::Auto => match attach(Mode::Native) {
             Err(e) if !is_taken(&e) => {
-                refused.push(format!("native: {}", native_refused(e)));
+                let (why, fix) = native_refused(interface, e);
+                refused.push(
+                    fix.map_or(format!("native: {why}"), |fix| format!("native: {why}; {fix}")),
+                );
                 (Mode::Generic, attach(Mode::Generic))
             }
             done => (Mode::Native, done),
@@ -388,11 +392,19 @@ fn attach_to(
     open_when_closed(is_taken, || program.attach(interface.index(), mode))
 }
 
-fn native_refused(e: Errno) -> String {
+/// Returns the reason why a driver refused the program, and the remedy if one is known.
+fn native_refused(interface: &Interface, e: Errno) -> (String, Option<String>) {
+    let info = || LinkInfo::of(interface).unwrap_or_default();
     match e {
-        Errno::OPNOTSUPP => "the driver has no XDP".into(),
-        Errno::RANGE | Errno::INVAL => format!("the driver refuses this MTU or its offloads ({e})"),
-        e => e.to_string(),
+        Errno::OPNOTSUPP => ("the driver has no XDP".into(), None),
+        Errno::RANGE | Errno::INVAL => {
+            (format!("the driver refuses this MTU or its offloads ({e})"), None)
+        }
+        Errno::NOSPC => match too_few_queues(interface, &info()) {
+            Some((why, fix)) => (why, Some(fix)),
+            None => (e.to_string(), None),
+        },
+        e => (e.to_string(), None),
     }
 }
 
@@ -418,9 +430,11 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
         }
         e => {
             let how = if mode == Mode::Native { "in its driver" } else { "at all" };
-            let why = format!("no XDP program can be attached to it {how}: {}", native_refused(e));
-            Error::new(Code::Unsupported, cannot(config), why)
-                .fix(format!("{},mode=generic, or packet:{name}", config.text()))
+            let (why, more) = native_refused(interface, e);
+            let why = format!("no XDP program can be attached to it {how}: {why}");
+            let fix = format!("{},mode=generic, or packet:{name}", config.text());
+            let fix = more.map_or(fix.clone(), |more| format!("{fix}; or {more}"));
+            Error::new(Code::Unsupported, cannot(config), why).fix(fix)
         }
     }
 }

@@ -187,6 +187,9 @@ impl CaptureError {
                 "see that this user may read the file, and that its disk or the program that writes \
                  it works: ls -l, dmesg",
             ),
+            _ if name == "-" => error.fix(
+                "compare what its sender wrote: save the stream to a file, and run capinfos FILE",
+            ),
             _ => error.fix(format!("to see its type and its last packet: capinfos {name}")),
         }
     }
