@@ -14,6 +14,9 @@ use rustix::process::Signal;
 /// Ticks of CPU time, a tenth of a second, after which a worker has moved packets.
 const WORKED: u64 = 10;
 
+/// Time after a first signal in which a second one is taken for the same request, and some more.
+const SAME: std::time::Duration = std::time::Duration::from_millis(400);
+
 /// Starts a run that moves packets as fast as it can, and waits until it has moved some.
 fn busy(args: &[&str]) -> Forward {
     let process = Forward::here(Forward::command(args, true));
@@ -44,6 +47,16 @@ fn sigterm_under_load_drains_and_prints_the_report() {
 }
 
 #[test]
+fn signal_that_is_delivered_twice_is_one_request() {
+    for _ in 0..5 {
+        let forward = busy(&["gen:,size=1514", "sink:"]);
+        forward.0.signal(Signal::TERM);
+        let report = forward.end(Signal::TERM, 143);
+        assert_eq!(report.0["ledger"]["balanced"], true, "{report:?}");
+    }
+}
+
+#[test]
 fn a_second_interrupt_ends_it_all_the_same() {
     let folder = Folder::new();
     let socket = folder.path("control.sock");
@@ -55,6 +68,7 @@ fn a_second_interrupt_ends_it_all_the_same() {
         forward.0.signal(Signal::INT);
         // The run closes its socket before it drains.
         until_true("the drain", SOON, || UnixStream::connect(&socket).is_err());
+        std::thread::sleep(SAME);
         forward.0.signal(Signal::INT);
         let done = forward.0.finish(SOON);
         assert_eq!(done.code(), 130, "{done:?}");

@@ -152,7 +152,7 @@ fn verified(v: &Verified) -> String {
         thousands(v.reordered),
         thousands(v.corrupted)
     );
-    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "foreign")] {
+    for (n, what) in [(v.duplicated, "duplicated"), (v.late, "late"), (v.foreign, "foreign")] {
         if n > 0 {
             let _ = write!(text, ", {what} {}", thousands(n));
         }

@@ -19,7 +19,7 @@ use crate::phases::{self, Phases};
 use crate::place::{Interrupts, Placing};
 use crate::preface::preface;
 use crate::screen::Screen;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::undo::{self, Record};
 use ran::{complete, last_lost, never_met, none_sent, unbalanced, unverified};
 use watch::watch;
@@ -65,7 +65,13 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     // Before ports are opened: a signal must not end this process while a device is changed.
     let signals = watched(path)?;
     let listening = run.control.as_deref().map(Listening::at).transpose()?;
-    let mut engine = open(path, run)?;
+    let mut engine = open(path, run).map_err(|mut failure| {
+        // A signal that came meanwhile ends the run, whatever the failure.
+        if let Some(signal) = signals.wait(Duration::ZERO) {
+            failure.exit = signals::status(signal);
+        }
+        failure
+    })?;
     if !path.beside {
         // The result is ignored: a port without a peer reports that itself, and drops packets sent
         // to it.

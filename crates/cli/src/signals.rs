@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, the second ends it
+//! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, a later one ends it
 //! immediately.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Incoming;
@@ -16,6 +16,10 @@ use crate::{progress, undo};
 
 /// Number that represents the end of the standard input where a signal's number is expected.
 pub const HANGUP: i32 = 0;
+
+/// Time after the first signal in which another is taken for the same request: timeout(1) and some service managers
+/// signal a process and its process group, and a terminal that closes may send two signals.
+const SAME: Duration = Duration::from_millis(300);
 
 /// Number of a signal in the masks of /proc/self/status.
 const SIGHUP_BIT: u64 = 1 << (SIGHUP - 1);
@@ -70,9 +74,15 @@ impl Signals {
         let (first, signals) = channel();
         let another = first.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
-            for (i, signal) in incoming.forever().enumerate() {
+            let mut since = None;
+            for signal in incoming.forever() {
                 flag.store(true, Ordering::Relaxed);
-                if i > 0 || first.send(signal).is_err() {
+                let is_first = since.is_none();
+                let since = *since.get_or_insert_with(Instant::now);
+                if !is_first && since.elapsed() < SAME {
+                    continue;
+                }
+                if !is_first || first.send(signal).is_err() {
                     if undo::is_recorded() {
                         let left = "the interfaces stay changed; restore them by";
                         progress::note(&format!("note: {left}: {}\n", undo::UNDO));

@@ -106,6 +106,16 @@ impl Control {
         self.slots.iter().flat_map(|slot| slot.holds_of(port)).find_map(|device| device.hold())
     }
 
+    /// Checks that every device of a port can have `hold`; changes nothing. A port without devices that have a hold
+    /// passes: [`Control::set_hold`] says why it has none.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for a time out of a device's range, `E-UNSUPPORTED` for `frames` if it counts no packets.
+    pub fn check_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
+        let mut devices = self.slots.iter().flat_map(|slot| slot.holds_of(port));
+        devices.try_for_each(|device| device.check(hold))
+    }
+
     /// Changes the hold of a port's device, for all its queues and until the port is closed: for how long, and for how
     /// many packets, the device keeps its irq back.
     ///

@@ -125,7 +125,10 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
                 "shape= on {} queues: each queue would send at that rate",
                 device.queues.len()
             );
-            Err(port.spec.error(why).fix("say queues=1"))
+            Err(port
+                .spec
+                .error(why)
+                .fix("take one queue: queues=0 of xdp, which is its number, or queues=1"))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The ports of an engine before they are opened: first named by their texts, then planned by their
 //! drivers.
 
-use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
+use linerate_port::{Direction, Driver, DriverFlags, Error, Needs, Plan, Registry, Result, Spec};
 use linerate_skb::Trust;
 
 use crate::plan::Wire;
@@ -40,7 +40,7 @@ impl Named {
         let mut spec = drivers.parse(text)?;
         spec.name = name.to_owned();
         let (driver, qdisc) = (drivers.driver(&spec)?, Setup::of(&mut spec)?);
-        let tx_batch = spec.take("tx_batch", str::parse)?;
+        let tx_batch = spec.take("tx_batch", |text| text.parse().map_err(|e: Error| e.fix))?;
         Ok(Named { driver, spec, qdisc, tx_batch })
     }
 

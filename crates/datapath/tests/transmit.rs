@@ -223,6 +223,7 @@ fn text_that_no_port_can_follow_is_refused_with_what_would_fit() {
         ("null:,shape=10Tbit", "below 10Tbit"),
         ("null:,qdisc=fifo,limit=0", "1 to 1048576"),
         ("null:,limit=5", "no option 'limit'"),
+        ("null:,limit=5", "add qdisc= or shape="),
         ("null:,qdisc=fifo,target=5ms", "no option 'target'"),
     ] {
         let engine = Engine::builder().port("gen", "gen:").port("out", text).wire("gen", "out");

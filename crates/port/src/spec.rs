@@ -211,6 +211,12 @@ impl Spec {
         Ok(value)
     }
 
+    /// Sets the remedy for `keys`, if the driver reads none of them: another option is missing with which they have a
+    /// meaning.
+    pub fn hint(&mut self, keys: &[&'static str], fix: &'static str) {
+        self.options.hints.extend(keys.iter().map(|key| (*key, fix)));
+    }
+
     /// Returns true if the flag `key` is set (`key`, `key=on`), false for `key=off` or without it.
     ///
     /// # Errors
@@ -241,6 +247,9 @@ impl Spec {
             let (key, _) = &self.options.pairs[at];
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
             let error = self.error(format!("{} has no option '{}'", self.driver, shown(key)));
+            if let Some((_, fix)) = self.options.hints.iter().find(|(hinted, _)| hinted == key) {
+                return Err(error.fix(*fix));
+            }
             if let Some(list) = self.options.joined(at) {
                 return Err(error.fix(format!("several numbers are joined by +: {list}")));
             }

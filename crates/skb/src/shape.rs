@@ -72,7 +72,10 @@ impl Shape {
         }
         if self.places() > u64::from(FRAMES_MAX) {
             let why = format!("{} frames; the maximum is {FRAMES_MAX}", self.places());
-            return bad(why, "make several pools");
+            return bad(
+                why,
+                "ask for fewer frames: fewer queues or shorter rings; a program can make several pools",
+            );
         }
         if self.headroom_bytes >= self.frame_bytes {
             let why = format!(

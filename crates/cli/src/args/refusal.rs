@@ -1,8 +1,10 @@
 //! A command line that clap refuses, in the form of any other error.
 
+use std::io;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::errors::{self, Failure, USAGE};
+use crate::errors::{self, Failure, RUNTIME, USAGE};
 use crate::screen::{self, Screen};
 
 /// Prints the requested help, or clap's error in the form of any other error; returns the exit status.
@@ -15,9 +17,15 @@ pub fn refuse(e: &clap::Error) -> u8 {
         _ => None,
     };
     if let Some(status) = help {
-        // An error is ignored: there is no other place for the help if the terminal is closed.
-        let _ = e.print();
-        return status;
+        return match e.print() {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                let what = "cannot write the help to stdout";
+                let failure = Failure::new(RUNTIME, "E-FILE", what, e.to_string(), "");
+                Screen::plain(json).failure(&failure.error);
+                RUNTIME
+            }
+            _ => status,
+        };
     }
     Screen::plain(json).failure(&usage(e, &words).error);
     USAGE

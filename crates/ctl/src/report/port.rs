@@ -24,6 +24,8 @@ pub struct PortReport {
     /// Flags that hold for every port of that driver.
     #[cfg_attr(feature = "json", serde(skip))]
     pub flags: DriverFlags,
+    /// What the port has opened: the name of an interface, the path of a socket or a file.
+    pub device: String,
     /// Driver and mode of the opened port.
     pub mode: String,
     /// Features not obtained, each with its reason: `zero-copy: the driver has none`.
@@ -122,6 +124,7 @@ impl PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
             flags: port.flags,
+            device: port.obtained.device.clone(),
             mode: port.obtained.mode.clone(),
             refused: port.obtained.refused.clone(),
             rx: received(c),

@@ -70,8 +70,8 @@ pub struct Answer {
 /// Sends a request to the run whose socket is at `path`; returns the run's answer.
 ///
 /// # Errors
-/// The run's refusal; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
-/// run does not answer.
+/// The run's refusal; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if too
+/// many clients wait, `E-SYSTEM` if the run does not answer: then a change may have been made, or may be made later.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());
     let start = format!("start the run with it: linerate forward A B --control {}", quoted(path));
@@ -102,7 +102,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let broken = |e: std::io::Error| {
         let late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         match late {
-            true => refuse(Code::Busy, format!("no answer in {ANSWER_TIMEOUT:?}"), again),
+            true => refuse(Code::System, format!("no answer in {ANSWER_TIMEOUT:?}"), again),
             false => refuse(Code::System, format!("the connection broke: {e}"), again),
         }
     };
@@ -122,7 +122,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     }
     if line.is_empty() {
         let why = "it closed the connection without an answer: it ended, or has too many clients";
-        return Err(refuse(Code::Busy, why.into(), again));
+        return Err(refuse(Code::System, why.into(), again));
     }
     if line.len() as u64 == ANSWER_BYTES_MAX {
         let why = format!("its answer is longer than {ANSWER_BYTES_MAX} bytes");
@@ -130,7 +130,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     }
     if !line.ends_with('\n') {
         let why = "its answer was cut off: it has too many clients, or ended";
-        return Err(refuse(Code::Busy, why.into(), again));
+        return Err(refuse(Code::System, why.into(), again));
     }
     answer(&what, &line)
 }

@@ -221,6 +221,8 @@ impl Target {
                 self.control.set_moderation(port, queue, *mode).map(setting)
             }
             Ordered::Hold(hold) => {
+                // A hold that is refused changes nothing, so there is nothing to record.
+                self.control.check_hold(port, *hold)?;
                 let before = self.control.hold(port);
                 if before.is_some() {
                     (self.before_hold)(port, *hold);

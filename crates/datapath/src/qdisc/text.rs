@@ -13,6 +13,9 @@ use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
+/// Options that only a discipline has, unless the driver has one of the same name.
+const OF_DISCIPLINES: [&str; 9] =
+    ["limit", "limit_bytes", "flows", "quantum", "target", "interval", "ecn", "mtu", "burst"];
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
 /// Greatest limit in packets of a discipline, as for the option `backlog`.
@@ -43,6 +46,7 @@ impl Setup {
         let name = spec.take("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
         let shape = spec.take("shape", rate)?;
         if name.is_none() && shape.is_none() {
+            spec.hint(&OF_DISCIPLINES, "it is an option of a discipline: add qdisc= or shape=");
             return Ok(None);
         }
         let kind = match name.as_deref().unwrap_or("fifo") {

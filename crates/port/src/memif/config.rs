@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use linerate_skb::Result;
+use linerate_skb::{Code, Error, Result};
 
 use super::message::SECRET_BYTES;
 use super::ring::POWER_MAX;
@@ -189,20 +189,30 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
 
 /// Reads the secret from the text, or from a file, which keeps it out of process lists.
 fn secret_of(spec: &Spec) -> Result<Secret> {
-    let from_file = |path: &str| {
-        // Read no more than a secret with its line end: a longer file does not contain a secret.
-        let mut text = String::new();
-        let file = File::open(path).map_err(|e| e.to_string())?;
-        file.take(64).read_to_string(&mut text).map_err(|e| e.to_string())?;
-        secret(text.trim_end_matches(['\n', '\r']))
-    };
     let said = spec.value("secret", secret)?;
-    match (said, spec.value("secret-file", from_file)?) {
+    let path = spec.value("secret-file", |path| Ok::<_, String>(path.to_owned()))?;
+    match (said, path) {
         (Some(_), Some(_)) => {
             Err(spec.error("secret and secret-file are both given").fix("one of them"))
         }
-        (said, kept) => Ok(said.or(kept).unwrap_or_default()),
+        (None, Some(path)) => {
+            let text = start_of(&path).map_err(|e| {
+                let what = format!("cannot read the secret in {path}");
+                Error::new(Code::File, what, e.to_string())
+                    .fix(format!("name a file that this user may read: ls -l {path}"))
+            })?;
+            let kept = secret(text.trim_end_matches(['\n', '\r']));
+            kept.map_err(|why| spec.error(format!("the secret in {path} must have {why}")))
+        }
+        (said, None) => Ok(said.unwrap_or_default()),
     }
+}
+
+/// Reads no more of a file than a secret with its line end: a longer file does not contain a secret.
+fn start_of(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(64).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn secret(text: &str) -> std::result::Result<Secret, String> {
@@ -312,6 +322,11 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let read = read.unwrap();
         assert_eq!(read.secret.0, "s3cret");
+        let absent = config("memif:x,secret-file=/nosuch/file").unwrap_err();
+        assert_eq!(
+            (absent.code, &*absent.what),
+            (Code::File, "cannot read the secret in /nosuch/file")
+        );
         assert!(!format!("{read:?}").contains("s3cret"));
         for text in ["memif:x,secret=s3cret,size=3", "memif:x,ring=2,secret=s3cret"] {
             let e = config(text).unwrap_err();
@@ -351,7 +366,8 @@ mod tests {
             ("memif:x,role=server,zerocopy=yes", "only the client sets zerocopy"),
             ("memif:x,peer=root", "number of a user"),
             ("memif:x,memory=0", "1..=1048576 of MiB"),
-            ("memif:x,secret=s,secret-file=/dev/null", "1 to 23"),
+            ("memif:x,secret=s,secret-file=/dev/null", "are both given"),
+            ("memif:x,secret-file=/dev/null", "the secret in /dev/null must have 1 to 23 bytes"),
             ("memif:x,id=-1", "id=-1"),
             ("memif:x,ring=2", "no option 'ring'"),
         ] {

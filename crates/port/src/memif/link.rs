@@ -270,7 +270,9 @@ pub(super) fn absent(config: &Config, why: &str) -> Error {
     let (what, fix) = match config.role {
         Role::Client => (
             format!("memif {path} is not connected"),
-            format!("start the server at {path}; this port connects when the server listens"),
+            format!(
+                "start the server at {path}; if it runs, remove this reason: the port connects when the server accepts it"
+            ),
         ),
         Role::Server => (
             format!("memif {path} has no client"),

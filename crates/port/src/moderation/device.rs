@@ -27,13 +27,23 @@ pub trait HoldControl: fmt::Debug + Send + Sync {
     /// Returns the present hold; `None` if it is unknown.
     fn hold(&self) -> Option<DeviceHold>;
 
+    /// Checks that the device can have `hold`; changes nothing.
+    ///
+    /// Cost: no system call.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for a time out of the device's range, `E-UNSUPPORTED` for a number of packets if it counts none.
+    fn check(&self, hold: DeviceHold) -> Result<()> {
+        let _ = hold;
+        Ok(())
+    }
+
     /// Changes the hold, also of packets that wait now.
     ///
     /// Cost: as the device's; system calls for a network interface.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for a time out of the device's range, `E-UNSUPPORTED` for a number of packets if it counts
-    /// none, `E-PERM` if the process may not change the hold; the hold is as before.
+    /// As [`HoldControl::check`], and `E-PERM` if the process may not change the hold; the hold is as before.
     fn set_hold(&self, hold: DeviceHold) -> Result<()>;
 }
 

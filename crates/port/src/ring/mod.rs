@@ -53,7 +53,8 @@ impl Driver for Ring {
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
-        let len = spec.value("len", str::parse)?.unwrap_or(LEN);
+        let read = |text: &str| text.parse().map_err(|_| "a power of two, such as 1024");
+        let len = spec.value("len", read)?.unwrap_or(LEN);
         spec.finish()?;
         Ok(Box::new(RingPlan { name: spec.arg.clone(), len }))
     }

@@ -18,6 +18,8 @@ pub(super) struct Refused(pub String, pub &'static str);
 pub struct Options {
     pub(super) pairs: Vec<(String, Option<String>)>,
     pub(super) asked: RefCell<Vec<String>>,
+    /// Keys that need another option, and what to do.
+    pub(super) hints: Vec<(&'static str, &'static str)>,
 }
 
 /// Displays the options as they are written, without the secret of a memif port.

@@ -14,7 +14,7 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
         Ok(info) if info.kind != "tun" => {
             let what = format!("{} is no TAP", spec.arg);
             let why = match info.kind.as_str() {
-                "" => "an interface of hardware has that name".to_owned(),
+                "" => "another interface has that name".to_owned(),
                 kind => format!("an interface of kind {kind} has that name"),
             };
             found.miss(

@@ -8,7 +8,7 @@ use linerate_sys::netif::DeviceOffload;
 use linerate_sys::rtnl::{HostUse, Neighbours};
 
 use super::config::{Config, Map};
-use super::{foreign, hold, setup, spread};
+use super::{foreign, hold, setup, spread, vlan};
 use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
@@ -72,6 +72,9 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     let divides = spread::examine(config, of, found);
     let holds = hold::examine(config, of, found);
     offloads(of, found);
+    if config.map.is_none() {
+        vlan::examine(config, &of.interface, found);
+    }
     if of.is_up {
         flow::examine(spec, found);
     }

@@ -62,28 +62,45 @@ impl HoldControl for Held {
         self.guard().now().map(shown)
     }
 
-    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
-        let bad = |code, why: String, fix| {
-            Err(Error::new(code, format!("cannot set the hold {hold}"), why).fix(fix))
-        };
-        let mut guard = self.guard();
-        // Restore exactly the hold that the first change replaced, also one out of the range below.
-        if let Some(former) = guard.former().filter(|former| shown(*former) == hold) {
-            return guard.set(former);
+    fn check(&self, hold: DeviceHold) -> Result<()> {
+        let guard = self.guard();
+        match former_of(&guard, hold) {
+            Some(_) => Ok(()),
+            None => napi_of(hold).map(drop),
         }
-        let napi = match hold.time {
-            _ if hold.frames.is_some() => {
-                let fix = "leave frames= out; moderation fixed has it";
-                return bad(Code::Unsupported, "NAPI counts no packets".into(), fix);
-            }
-            Duration::ZERO => NapiHold::default(),
-            time if (SHORTEST..=LONGEST).contains(&time) => NapiHold::of_time(time),
-            _ => {
-                let why = format!("the hold of an xdp port is off, or {RANGE}");
-                return bad(Code::PortSyntax, why, "hold 250us is usual");
-            }
-        };
-        guard.set(napi)
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        let mut guard = self.guard();
+        match former_of(&guard, hold) {
+            Some(former) => guard.set(former),
+            None => guard.set(napi_of(hold)?),
+        }
+    }
+}
+
+/// Returns the hold that the first change replaced, if `hold` is that: it is restored exactly, also one out of the
+/// range of a port.
+fn former_of(guard: &NapiHoldGuard, hold: DeviceHold) -> Option<NapiHold> {
+    guard.former().filter(|former| shown(*former) == hold)
+}
+
+/// Returns the settings of NAPI for a hold.
+fn napi_of(hold: DeviceHold) -> Result<NapiHold> {
+    let bad = |code, why: String, fix| {
+        Err(Error::new(code, format!("cannot set the hold {hold}"), why).fix(fix))
+    };
+    match hold.time {
+        _ if hold.frames.is_some() => {
+            let fix = "leave frames= out; moderation fixed has it";
+            bad(Code::Unsupported, "NAPI counts no packets".into(), fix)
+        }
+        Duration::ZERO => Ok(NapiHold::default()),
+        time if (SHORTEST..=LONGEST).contains(&time) => Ok(NapiHold::of_time(time)),
+        _ => {
+            let why = format!("the hold of an xdp port is off, or {RANGE}");
+            bad(Code::PortSyntax, why, "hold 250us is usual")
+        }
     }
 }
 

@@ -9,9 +9,13 @@ use linerate_sys::rtnl::LinkInfo;
 
 use super::config::Config;
 use super::partial::{OffloadOff, OtherEnd, other_end};
+use crate::doctor::Findings;
 use crate::doctor::trial::NOBODYS;
 use crate::driver::Change;
 use crate::host::filter::{Filter, Match};
+
+/// Command that makes the other end of a pair write the tags into its packets.
+const TAGS_ON: &str = "ethtool -K IFACE txvlan off tx-vlan-stag-hw-insert off";
 
 /// Turns the offload that hides tags from the port off, if there is one; returns it, and a note.
 pub(super) fn prepare(
@@ -23,9 +27,8 @@ pub(super) fn prepare(
     let (of, which) = match hiding(config, interface) {
         Hiding::None => return (None, None),
         Hiding::Elsewhere => {
-            let note = "VLAN tags: packets of VLANs may arrive without them; if the other end has VLANs, there: ethtool -K \
-                        IFACE txvlan off tx-vlan-stag-hw-insert off";
-            return (None, Some(note.to_owned()));
+            let note = "VLAN tags: packets of VLANs may arrive without them; if the other end has VLANs, there";
+            return (None, Some(format!("{note}: {TAGS_ON}")));
         }
         Hiding::By(of, which) => (of, which),
     };
@@ -38,6 +41,22 @@ pub(super) fn prepare(
             (Some(off), Some(format!("VLAN tags: the {which} is off while the port is open")))
         }
         Err(why) => (None, lost(format!("the {which} is on: {why}"))),
+    }
+}
+
+/// Reports what [`prepare`] will do for the port of `config`.
+pub(super) fn examine(config: &Config, interface: &Interface, found: &mut Findings) {
+    match hiding(config, interface) {
+        Hiding::None => {}
+        Hiding::Elsewhere => {
+            found
+                .warn("not obtained: VLAN tags")
+                .why("packets of VLANs may arrive without them, if the other end has VLANs")
+                .fix(format!("there: {TAGS_ON}"));
+        }
+        Hiding::By(of, which) => {
+            found.ok(format!("the {which} of {} is off while the port is open", of.name()));
+        }
     }
 }
 
