@@ -114,6 +114,16 @@ impl Link {
         self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
     }
 
+    /// Returns a note if the interface has no carrier: the kernel drops packets that are sent, and reports them as sent.
+    ///
+    /// Cost: two syscalls.
+    pub fn without_carrier(&self) -> Option<String> {
+        let name = self.interface.name();
+        self.lacks_carrier().then(|| {
+            format!("carrier: there is none, and until there is one the kernel drops packets and reports them as sent: ip -d link show {name}")
+        })
+    }
+
     /// Returns true if the interface is down and must be queried: once in [`QUERY_INTERVAL`].
     ///
     /// Cost: nothing while it is up; else a clock read.

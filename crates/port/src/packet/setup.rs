@@ -76,6 +76,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     obtained.queues = sockets.len();
     obtained.filter = config.filter.chosen();
     obtained.refused = refused;
+    obtained.refused.extend(link.without_carrier());
     if let Some((socket, source)) = sockets.first() {
         obtained.refused.extend(short_send_buffer(socket));
         obtained.refused.extend(short_receive_buffer(socket, source, config));

@@ -102,7 +102,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
 pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>, Obtained)> {
     let interface = Interface::find(&config.interface)?;
     check(config, &interface, pool)?;
-    Link::open(&config.interface)?;
+    let link = Link::open(&config.interface)?;
     let longest = longest_frame(&interface)?;
     let queues = chosen(config, interface.rx_queues()?)?;
     let mut refused = Vec::new();
@@ -138,7 +138,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     // In the other modes zero-copy was not requested.
     let cut = cut.filter(|_| config.mode == Wanted::Auto);
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
-    refused.extend(said.into_iter().chain(tags_said));
+    refused.extend(said.into_iter().chain(tags_said).chain(link.without_carrier()));
     refused.extend(without_effect(config));
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
