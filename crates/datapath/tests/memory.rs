@@ -468,3 +468,22 @@ fn steering_on_packets_that_a_peer_may_write_is_refused_with_its_own_remedy() {
     assert!(e.code == Code::Unsupported && e.why.contains("while Steering reads"), "{e}");
     assert_eq!(e.fix, "make the pool private");
 }
+
+#[test]
+fn backlog_that_has_left_holds_nothing() {
+    let engine = Engine::builder()
+        .backlog(100)
+        .port("gen", "gen:count=300")
+        .port("west", "ring:r,len=128")
+        .port("east", "ring:r,len=128")
+        .port("sink", "sink:");
+    let engine = engine.wire("gen", "west").wire("east", "sink").build().unwrap();
+    let stats = engine.stats();
+    let mut workers = engine.into_workers();
+    turn(&mut workers, 1);
+    turn(&mut workers[..1], 10);
+    assert_eq!(held(&stats.ledger(), "west backlog"), 100);
+    turn(&mut workers, 20);
+    let ledger = stats.ledger();
+    assert_eq!((held(&ledger, "west backlog"), ledger.in_flight), (0, 0), "{ledger:#}");
+}

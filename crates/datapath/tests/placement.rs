@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, EngineBuilder, Moderation, Running, Setting, Stage, Turn};
+use linerate_datapath::{
+    Engine, EngineBuilder, Moderation, Running, Setting, Stage, Turn, TxBatch,
+};
 use linerate_port::thread::{allowed_cpus, current_cpu, run_on};
 use linerate_port::wait::EventFd;
 use linerate_port::{
@@ -494,4 +496,20 @@ fn an_order_whose_time_has_passed_is_never_executed() {
     let ports = stats.ports();
     let modes = [0, 1].map(|port: usize| ports[port].queues[0].settings.moderation);
     assert!(modes[0] != Moderation::Busy && modes[1] == Moderation::Busy, "{modes:?}");
+}
+
+#[test]
+fn order_for_a_port_reaches_all_queues_that_one_worker_serves() {
+    let engine = Engine::builder().port("a", "null:,queues=3").port("b", "null:,queues=3");
+    let running = engine.wire("a", "b").workers(1).build().unwrap().start().unwrap();
+    let control = running.control();
+    let cap = TxBatch::Packets(3);
+    control.set_moderation("a", None, Moderation::Napi).unwrap().wait(LONG).unwrap();
+    control.set_tx_batch("b", None, cap).unwrap().wait(LONG).unwrap();
+    let ports = running.stats().ports();
+    assert_eq!([ports[0].queues.len(), ports[1].queues.len()], [3, 3]);
+    let modes = ports[0].queues.iter().map(|queue| queue.settings.moderation);
+    assert!(modes.clone().all(|mode| mode == Moderation::Napi), "{:?}", modes.collect::<Vec<_>>());
+    let caps = ports[1].queues.iter().map(|queue| queue.settings.tx_batch);
+    assert!(caps.clone().all(|found| found == cap), "{:?}", caps.collect::<Vec<_>>());
 }

@@ -257,22 +257,29 @@ mod tests {
         let mut one = [0];
         assert_eq!(depot.take(PLAIN, &mut one), 1);
         assert_eq!(depot.locks().taken, 1);
-        // On a busy machine the other thread may arrive only after the lock was released; then try
-        // again.
+        // On a busy machine the other thread may arrive late, or only after the lock was released; then try again.
         let mut tries = 0;
-        while depot.locks().contended == 0 {
+        let waited = (0..200).any(|_| {
+            let (before, mut least) = (depot.locks(), 0);
             tries += 1;
-            assert!(tries < 1000, "no thread ever waited");
             std::thread::scope(|s| {
                 let held = depot.stacks.lock().unwrap();
-                s.spawn(|| assert_eq!(depot.take(PLAIN, &mut [0]), 0));
+                let (depot, (begins, begun)) = (&depot, std::sync::mpsc::channel());
+                s.spawn(move || {
+                    begins.send(()).unwrap();
+                    assert_eq!(depot.take(PLAIN, &mut [0]), 0);
+                });
+                begun.recv().unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(2));
+                let since = ticks();
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                least = ticks() - since;
                 drop(held);
             });
-        }
-        let locks = depot.locks();
-        assert_eq!(locks.taken, 1 + tries);
-        assert_eq!(locks.contended, 1);
-        assert!(locks.wait_ticks > 0);
+            let after = depot.locks();
+            after.contended == before.contended + 1 && after.wait_ticks - before.wait_ticks >= least
+        });
+        assert!(waited, "no wait was as long as the lock was held: {:?}", depot.locks());
+        assert_eq!(depot.locks().taken, 1 + tries);
     }
 }

@@ -182,7 +182,7 @@ impl Iterator for Spans<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pool, Return};
+    use crate::{Init, PacketType, Pool, Return};
     use proptest::prelude::*;
 
     fn pool(frames: u32) -> Pool {
@@ -213,6 +213,32 @@ mod tests {
         let ledger = pool.ledger();
         assert!(ledger.is_drained(), "{ledger}");
         assert_eq!(free(&pool), 8);
+    }
+
+    #[test]
+    fn received_packet_has_no_field_of_its_frame_s_last_packet() {
+        for init in [Init::AtAlloc, Init::AtFree] {
+            let pool = Pool::builder().frames(8).init(init).build().unwrap();
+            let (mut mem, mut out) = (pool.local_with(8), Batch::with_capacity(8));
+            assert_eq!(mem.alloc(&mut out, 8), 8);
+            for skb in out.iter_mut() {
+                assert!(skb.set_priority(7) && skb.set_packet_type(PacketType::OtherHost));
+                assert!(skb.set_mark(3) && skb.set_stamp_ns(4) && skb.set_hash(5));
+                skb.cb_mut().unwrap().fill(9);
+            }
+            out.consume(&mut mem);
+            let mut frames = [0; 8];
+            assert_eq!(mem.lend(&mut frames), 8);
+            let spans = frames.map(|at| Span { offset: at + 256, len: 60 });
+            // SAFETY: lent above, once.
+            assert_eq!(unsafe { mem.receive(&spans, &mut out) }, 8);
+            for skb in out.iter() {
+                let hot = (skb.priority(), skb.packet_type(), *skb.cb(), skb.fragments());
+                assert_eq!(hot, (0, PacketType::Host, [0; 24], 0), "{init:?}");
+                let kept = (skb.mark(), skb.stamp_ns(), skb.hash());
+                assert_eq!(kept, (None, None, None), "{init:?}");
+            }
+        }
     }
 
     #[test]

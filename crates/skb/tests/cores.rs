@@ -277,3 +277,89 @@ fn sampled_calls_are_timed_and_packets_watched_from_birth_to_free() {
     assert_eq!(stats.dwell[1].packets(), 0);
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());
 }
+
+/// Returns the statistics of the core called `name`.
+fn core(pool: &Pool, name: &str) -> CoreStats {
+    pool.stats().cores.iter().find(|core| core.name == name).unwrap().clone()
+}
+
+#[test]
+fn time_of_a_call_is_that_of_its_work() {
+    const PACKETS: usize = 4096;
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    pool.set_sampling(1);
+    // Without a list every frame comes from the depot and goes back, which takes far longer than two clock readings.
+    let (mut mem, mut batch) = (pool.local_named("timed", 0), Batch::with_capacity(PACKETS));
+    let (mut alloc, mut free) = (0, 0);
+    let before = core(&pool, "timed");
+    for _ in 0..20 {
+        let begun = ticks();
+        assert_eq!(mem.alloc(&mut batch, PACKETS), PACKETS);
+        let allocated = ticks();
+        batch.consume(&mut mem);
+        (alloc, free) = (alloc + allocated - begun, free + ticks() - allocated);
+    }
+    let after = core(&pool, "timed");
+    let told = |time: fn(&CoreStats) -> u64| time(&after) - time(&before);
+    let (told_alloc, told_free) = (told(|c| c.alloc_time.ticks), told(|c| c.free_time.ticks));
+    assert!((alloc / 2..=alloc).contains(&told_alloc), "{told_alloc} of {alloc} ticks");
+    assert!((free / 2..=free).contains(&told_free), "{told_free} of {free} ticks");
+}
+
+#[test]
+fn shared_packet_is_outstanding_once_for_each_handle() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let mut mem = pool.local();
+    let mut skb = mem.alloc_one().unwrap();
+    let shared = skb.share();
+    assert_eq!(pool.ledger().outstanding(), [(mem.core(), 2)]);
+    drop(skb);
+    assert_eq!(pool.ledger().outstanding(), [(mem.core(), 1)]);
+    drop(shared);
+    assert!(pool.ledger().outstanding().is_empty());
+}
+
+#[test]
+fn jumbo_frames_beyond_the_list_are_discards() {
+    let pool = Pool::builder().frames(64).jumbo(8, 16384).build().unwrap();
+    let (mut mem, mut batch) = (pool.local_named("counted", 8), Batch::with_capacity(8));
+    for _ in 0..4 {
+        batch.push(mem.alloc_len(9000).unwrap()).unwrap();
+    }
+    let before = core(&pool, "counted");
+    batch.consume(&mut mem);
+    let after = core(&pool, "counted");
+    // An eighth of the jumbo frames stays on the list.
+    let [discards, level] = [after.discards - before.discards, after.level - before.level];
+    assert_eq!((discards, level), (3, 1), "{before:?} {after:?}");
+}
+
+#[test]
+fn frames_that_go_home_to_another_core_are_discards() {
+    let pool = Pool::builder().frames(1024).return_to(Return::Home).build().unwrap();
+    let (mut owner, mut other) = (pool.local_named("owner", 128), pool.local_named("other", 128));
+    let mut batch = Batch::with_capacity(64);
+    for _ in 0..4 {
+        assert_eq!(owner.alloc(&mut batch, 48), 48);
+        batch.consume(&mut other);
+    }
+    let other = core(&pool, "other");
+    assert_eq!((other.frees, other.discards + other.level), (192, 192), "{other:?}");
+}
+
+#[test]
+fn cpu_of_a_thread_that_only_frees_is_noted_when_its_frames_leave() {
+    let Some(cpus) = two_cpus() else { return };
+    let pool = Pool::builder().frames(256).build().unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (mut near, mut batch) = (pool.local_named("near", 0), Batch::with_capacity(64));
+            pin_to_cpu(cpus[0]).unwrap();
+            let mut far = pool.local_named("far", 0);
+            pin_to_cpu(cpus[1]).unwrap();
+            assert_eq!(near.alloc(&mut batch, 64), 64);
+            batch.consume(&mut far);
+        });
+    });
+    assert_eq!(core(&pool, "far").cpu, Some(cpus[1]));
+}

@@ -453,6 +453,8 @@ impl World {
         let ledger = self.pool.ledger();
         assert!(ledger.settled());
         assert_eq!((ledger.difference(), ledger.in_flight), (0, handles as u64), "{ledger}");
+        let outstanding: i64 = ledger.outstanding().iter().map(|(_, packets)| packets).sum();
+        assert_eq!(outstanding, handles as i64, "{ledger}");
         self.unique.iter().for_each(|packet| assert_same(packet, self.kind.trust));
         self.shared.iter().for_each(|packet| assert_same(packet, self.kind.trust));
     }

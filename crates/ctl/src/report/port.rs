@@ -24,7 +24,7 @@ pub struct PortReport {
     /// Flags that hold for every port of that driver.
     #[cfg_attr(feature = "json", serde(skip))]
     pub flags: DriverFlags,
-    /// What the port has opened: the name of an interface, the path of a socket or a file.
+    /// Name of the opened object: an interface, or the path of a socket or a file.
     pub device: String,
     /// Driver and mode of the opened port.
     pub mode: String,

@@ -534,3 +534,41 @@ fn shaped_egress_sends_what_is_due_and_names_the_next_time() {
     assert!(bench.xmit(0));
     assert_eq!((bench.calls(), bench.egress.waiting()), (vec![1], 2));
 }
+
+/// A device whose calls take [`SLOW`] each.
+struct Slow(EventFd);
+
+const SLOW: Duration = Duration::from_micros(50);
+
+impl QueueOps for Slow {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        std::thread::sleep(SLOW);
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+}
+
+impl AsFd for Slow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn time_of_a_flush_is_that_of_the_device_s_call() {
+    let mut bench = Bench::capped(TxBatch::Packets(1), 256, ROOM);
+    bench.ops = DriverQueue::new(Box::new(Slow(EventFd::new().unwrap())));
+    for _ in 0..256 {
+        bench.put(1, 60);
+        bench.xmit(0);
+    }
+    let flushes = bench.egress.flushes;
+    assert!(flushes.timed == 1 && flushes.timed_ns >= SLOW.as_nanos() as u64, "{flushes:?}");
+}

@@ -522,3 +522,13 @@ fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_poll
     worker.turn(Instant::now());
     assert_eq!(worker.napis[1].withheld(), 0);
 }
+
+#[test]
+fn time_of_a_hold_is_its_length() {
+    let (mut worker, slot, turned) = dense(true, 0);
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    let left = until.saturating_duration_since(Instant::now());
+    worker.park(turned, None).unwrap();
+    let waits = slot.waits().read();
+    assert!(left > Duration::from_millis(1) && waits.hold_off_ns >= (left / 2).as_nanos() as u64);
+}

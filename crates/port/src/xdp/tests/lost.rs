@@ -128,3 +128,32 @@ fn error_of_a_lost_queue_has_both_names_of_its_interface() {
         assert_settled(&ours);
     });
 }
+
+#[test]
+fn losses_of_a_new_socket_are_added_to_those_of_the_lost_one() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(4096);
+        let (mut near, mut mem) = (open("v0,ring=64", &pool), pool.local());
+        let mut far = queue("packet:v1");
+        let mut burst = |near: &mut XdpQueue, n: u64| {
+            send(&mut far, &frames(n, 60), Offload::NONE);
+            eventually(|| near.arrived() == 64);
+        };
+        let missed = |near: &mut XdpQueue| {
+            let counts = near.counters().driver;
+            counts.missed_ring_full + counts.missed_no_cpu
+        };
+        burst(&mut near, 100);
+        eventually(|| missed(&mut near) == 36);
+        near.lose_socket();
+        eventually(|| {
+            near.reap(&mut mem);
+            near.health() == Health::Up
+        });
+        burst(&mut near, 84);
+        eventually(|| missed(&mut near) == 36 + 20);
+        drop((near, mem));
+        assert_settled(&pool);
+    });
+}
