@@ -158,17 +158,26 @@ fn lacks(document: &Value) -> Option<&Value> {
 
 #[test]
 fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
+    // With a third CPU the other process may read fast enough, and so it may where other programs slow the sender.
+    let lost = |_| lost_of_a_device().is_none_or(|lost| lost > 0.0);
+    assert!((0..5).any(lost) || cpus() > 2, "nothing was lost");
+}
+
+/// Passes packets of a device to the other process; returns the number of those that were lost, or `None` if the
+/// machine cannot run it.
+fn lost_of_a_device() -> Option<f64> {
     let folder = folder::create("device");
     let (file, dir) = (folder.join("device.toml"), folder.join("runs"));
     fs::write(&file, BY_A_DEVICE).unwrap();
     let ended = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
     fs::remove_dir_all(&folder).unwrap();
     if pin::is_refused(&ended) {
-        return;
+        return None;
     }
     let document = ended.document();
     if let Some(lack) = lacks(&document) {
-        return eprintln!("skipped: {lack}");
+        eprintln!("skipped: {lack}");
+        return None;
     }
     // The machine's noise decides between the two exit statuses.
     assert!(matches!(ended.exit, Some(0 | 4)), "{}{}", ended.out, ended.err);
@@ -199,9 +208,7 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
         );
         assert_eq!(sums(side, "allocator_calls") > 0.0, side == "a", "{side}");
     }
-    // With a third CPU the other process may read fast enough.
-    let lost = sums("a", "overruns") + sums("b", "overruns");
-    assert!(lost > 0.0 || cpus() > 2, "nothing was lost: {document}");
+    Some(sums("a", "overruns") + sums("b", "overruns"))
 }
 
 #[test]

@@ -52,7 +52,8 @@ fn rest_of_a_burst_that_the_batch_had_no_room_for_is_not_waited_for() {
 fn packets_of_a_burst_leave_by_one_wake_up_and_their_lateness_says_so() {
     let mut port = Port::open("gen:,rate=50kpps,burst=20,count=410").unwrap();
     assert_eq!(port.obtained().mode, "gen at 50kpps in bursts of 20");
-    let (mut batch, mut wakes) = (Batch::with_capacity(64), Vec::new());
+    // With room for all, so that the packets of a late wake-up come together, too.
+    let (mut batch, mut wakes) = (Batch::with_capacity(512), Vec::new());
     while port.health() != Health::Finished {
         assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
         if port.rx(&mut batch) > 0 {
