@@ -16,6 +16,7 @@ use linerate_wire::{
 
 use crate::host::headers::{self, UDP_CHECK};
 use crate::host::offload::{self, TAG_AT};
+use crate::segment::Cutter;
 use crate::view::{Views, head_mut, private};
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
@@ -75,8 +76,8 @@ pub trait Reshape {
     /// checksum is computed, or left to the device if no other checksum is left to it.
     ///
     /// # Errors
-    /// See the trait; [`DropReason::UNSUPPORTED`] also for every superframe. A sender whose packets enter a tunnel needs
-    /// its superframes off: `ethtool -K eth0 tso off gso off`.
+    /// See the trait; [`DropReason::UNSUPPORTED`] also for a superframe over IPv6, or without a checksum that is left to
+    /// a device. A sender whose packets enter such a tunnel needs its superframes off: `ethtool -K eth0 tso off gso off`.
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
     /// Puts the frame into a Geneve tunnel, by the rules of [`Reshape::push_vxlan`].
     ///
@@ -242,6 +243,9 @@ fn push_tunnel(
     tunnel: &Tunnel,
     write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
 ) -> Result<(), DropReason> {
+    if skb.offload().is_gso() {
+        return push_around_superframe(skb, tunnel, write);
+    }
     prepare(skb, |_| false)?;
     push(skb, tunnel.header_bytes(), write)?;
     if tunnel.src.is_ipv4() {
@@ -260,6 +264,25 @@ fn push_tunnel(
     }
     // The inner checksum's field is not in the first frame: remove the tunnel's headers again.
     removed(skb.pull(tunnel.header_bytes()))?;
+    Err(DropReason::UNSUPPORTED)
+}
+
+/// Puts a superframe into a tunnel whose UDP header has no checksum, if ports can cut it there.
+fn push_around_superframe(
+    skb: &mut Skb,
+    tunnel: &Tunnel,
+    write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
+) -> Result<(), DropReason> {
+    let before = skb.offload();
+    if !tunnel.src.is_ipv4() || !before.needs_checksum() {
+        return Err(DropReason::UNSUPPORTED);
+    }
+    push(skb, tunnel.header_bytes(), write)?;
+    if Cutter::of(skb).is_ok() {
+        return Ok(());
+    }
+    removed(skb.pull(tunnel.header_bytes()))?;
+    skb.set_offload(before);
     Err(DropReason::UNSUPPORTED)
 }
 

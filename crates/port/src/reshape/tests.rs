@@ -1,10 +1,12 @@
 //! Tests changes of a packet's length: lengths, checksums and tags, and packets that are refused.
 
-use linerate_skb::{Pool, Trust};
+use linerate_skb::{Batch, Pool, Trust};
+use linerate_sys::vnet::GSO_UDP_L4;
 use linerate_wire::{Mac, ip, udp};
 
 use super::*;
 use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
+use crate::segment;
 
 const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 
@@ -83,6 +85,51 @@ fn crc_of_sctp_is_complete_behind_headers_that_ports_do_not_parse() {
     assert!(bytes(&skb).ends_with(&right[14..]));
 }
 
+/// Returns the segments of `skb`.
+fn cut(skb: &Skb, pool: &Pool) -> Vec<Skb> {
+    let (mut out, mut scratch) = (Batch::with_capacity(64), Vec::new());
+    assert!(segment::cut(skb, LONGEST_BYTES, &mut pool.local(), &mut scratch, &mut out));
+    out.drain().collect()
+}
+
+#[test]
+fn superframe_in_a_tunnel_has_the_segments_that_are_put_into_it_one_by_one() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let tcp = SUPERFRAME;
+    let datagrams = Offload { gso_type: GSO_UDP_L4, csum_offset: UDP_CHECK, ..SUPERFRAME };
+    for (protocol, offload) in [(6, tcp), (17, datagrams)] {
+        for push in [Reshape::push_vxlan, Reshape::push_geneve] {
+            let whole = || {
+                let mut skb = pool.local().alloc_copy(&ipv4(protocol, 4000)).unwrap();
+                skb.set_offload(offload);
+                skb
+            };
+            let mut superframe = whole();
+            push(&mut superframe, &tunnel(false)).unwrap();
+            assert!(superframe.offload().is_gso());
+            assert_eq!(superframe.offload().csum_start, offload.csum_start + 50);
+            let (segments, mut alone) = (cut(&superframe, &pool), cut(&whole(), &pool));
+            assert!(segments.len() == alone.len() && segments.len() > 2, "{}", segments.len());
+            for (number, (segment, alone)) in segments.iter().zip(&mut alone).enumerate() {
+                push(alone, &tunnel(false)).unwrap();
+                let (mut one, two) = (bytes(segment), bytes(alone));
+                assert!(
+                    !segment.offload().is_pending()
+                        && linerate_wire::ipv4(&one).unwrap().checksum_ok()
+                );
+                // The outer headers of segments are numbered; and the checksum covers the number.
+                let id = [18, 19].map(|at| one[at]);
+                let first = u16::from_be_bytes([two[18], two[19]]);
+                assert_eq!(u16::from_be_bytes(id), first.wrapping_add(number as u16));
+                for at in [18, 19, 24, 25] {
+                    one[at] = two[at];
+                }
+                assert_eq!(one, two, "{protocol} {number}");
+            }
+        }
+    }
+}
+
 #[test]
 fn superframe_that_no_port_could_cut_is_not_made() {
     let pool = pool();
@@ -104,6 +151,16 @@ fn superframe_that_no_port_could_cut_is_not_made() {
     skb.push_vlan(VlanTag::new(7, 0).service()).unwrap();
     let before = (bytes(&skb), skb.offload());
     assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
+    assert_eq!((bytes(&skb), skb.offload()), before);
+    // Over IPv6 a tunnel has a checksum, and so many headers are not found.
+    let mut skb = superframe();
+    let before = (bytes(&skb), skb.offload());
+    assert_eq!(skb.push_geneve(&tunnel(true)), Err(DropReason::UNSUPPORTED));
+    assert_eq!((bytes(&skb), skb.offload()), before);
+    skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+    skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+    let before = (bytes(&skb), skb.offload());
+    assert_eq!(skb.push_vxlan(&tunnel(false)), Err(DropReason::UNSUPPORTED));
     assert_eq!((bytes(&skb), skb.offload()), before);
     // The tag of the metadata counts, and stays there.
     let mut skb = superframe();
@@ -228,7 +285,7 @@ fn a_refused_header_leaves_the_packet_as_it_was() {
     while skb.pop_ip().is_ok() {}
     assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
     skb.set_offload(Offload { gso_type: 5, gso_size: 2, ..PARTIAL });
-    assert_eq!(skb.push_vxlan(&tunnel(false)), Err(DropReason::UNSUPPORTED));
+    assert_eq!(skb.push_vxlan(&tunnel(true)), Err(DropReason::UNSUPPORTED));
     assert_eq!(skb.push_ipv4(src, dst, Protocol(47)), Err(DropReason::UNSUPPORTED));
     let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
     let mut skb = unfinished(&exported, 4);
