@@ -3,13 +3,15 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
+use linerate::prelude::*;
+use linerate::wire::{Mac, Tunnel as Ends};
 use linerate_port::doctor::kernel;
 use linerate_tests::command::{Forward, Report};
 use linerate_tests::netns::Netns;
-use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::{reaches, send_in_superframes, transfer};
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{available, or_skip};
 
 /// Addresses of the hosts outside of the tunnel, if that is over IPv6.
 const WEST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, 1);
@@ -206,4 +208,76 @@ fn superframes_of_udp_in_vxlan_are_cut_at_their_boundaries_from_packet_to_packet
         let cut = report.ledger("created");
         assert!(cut >= datagrams as u64, "some were not cut: {report:?}");
     }
+}
+
+/// Puts the packets of one port into VXLAN, and takes those of the other port out of it.
+struct Gateway {
+    inside: PortId,
+    ends: Ends,
+}
+
+/// Bytes before a frame in VXLAN over IPv4.
+const OUTER_BYTES: usize = 14 + 20 + 8 + 8;
+
+impl Stage for Gateway {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        let (is_inside, ends) = (turn.port() == self.inside, self.ends);
+        batch.retain(|skb| match is_inside {
+            true => skb.push_vxlan(&ends),
+            false if skb.udp().is_ok_and(|udp| udp.dst_port() == 4789) && skb.pull(OUTER_BYTES) => {
+                Ok(())
+            }
+            false => Err(DropReason::UNWANTED),
+        });
+    }
+}
+
+/// Returns the MAC address of the host's interface.
+fn mac_of(host: &Netns) -> Mac {
+    let shown = host.ip("-br link show dev eth0");
+    let text = shown.split_whitespace().nth(2).expect("a MAC address");
+    let bytes: Vec<u8> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    Mac(bytes.try_into().expect("six bytes"))
+}
+
+/// Joins a host without a tunnel, whose packets a stage of this process puts into VXLAN, with one whose kernel has it.
+fn through_a_stage(ports: [&str; 2]) -> Result<(), String> {
+    let hosts = Hosts::new()?;
+    let ends = Ends {
+        src_mac: Mac([2, 0, 0, 0, 0, 9]),
+        dst_mac: mac_of(&hosts.east),
+        src: WEST.into(),
+        dst: EAST.into(),
+        vni: 7,
+    };
+    hosts.west.ip(&format!("addr add {INNER_WEST}/24 dev eth0"));
+    // The inner packets have room for the tunnel's headers.
+    hosts.west.ip("link set dev eth0 mtu 1450");
+    let outer = [EAST, WEST].map(|address| address.to_string());
+    add_tunnel(&hosts.east, &format!("{VXLAN} dstport 4789 noudpcsum"), outer, INNER_EAST)?;
+    hosts.east.ip(&format!("neigh replace {WEST} lladdr 02:00:00:00:00:09 dev eth0"));
+    let build = || {
+        let engine = Engine::builder().port("inside", ports[0]).port("outside", ports[1]);
+        let engine = engine.wire("inside", "outside");
+        engine.stage(move |cx| Gateway { inside: cx.port("inside"), ends }).build()?.start()
+    };
+    let running = available(hosts.middle.run(build))?;
+    until_true("the tunnel", SOON, || reaches(&hosts.west, INNER_EAST));
+    exchange_superframes(&hosts.west, &hosts.east, INNER_WEST, INNER_EAST);
+    transfer(&hosts.west, &hosts.east, INNER_EAST, LEN);
+    transfer(&hosts.east, &hosts.west, INNER_WEST, LEN);
+    for host in [&hosts.west, &hosts.east] {
+        assert_eq!(ERRORS.map(|name| host.count(name)), [0; 5], "{ERRORS:?}");
+    }
+    let ledger = running.stop(SOON).ledger;
+    assert_eq!((ledger.difference(), ledger.dropped(DropReason::UNSUPPORTED)), (0, 0), "{ledger}");
+    assert!(ledger.created > 0, "no superframe was cut: {ledger}");
+    Ok(())
+}
+
+#[test]
+fn superframes_that_a_stage_puts_into_vxlan_reach_the_kernel_at_its_end() {
+    or_skip!(through_a_stage(["packet:w0", "packet:e0"]));
+    or_skip!(through_a_stage(["packet:w0", "xdp:e0,dst=10.7.0.1"]));
 }
