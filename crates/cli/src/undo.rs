@@ -313,8 +313,7 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
 
 /// Returns the error of a folder of records that cannot be opened.
 fn unopened(e: Errno) -> Error {
-    let at = "/run/linerate or $XDG_RUNTIME_DIR/linerate";
-    Error::os(linerate::Code::File, CANNOT_READ, at, e)
+    Error::new(linerate::Code::File, CANNOT_READ, record::reason(e, record::folder_name()))
 }
 
 /// Returns the error of a folder of records that cannot be listed.

@@ -125,7 +125,15 @@ impl Record {
     }
 }
 
-/// Returns the reason why a record could not be written in the folder `at`.
+/// Returns the name of this user's folder of records, as it is printed.
+pub(super) fn folder_name() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "/run/linerate",
+        false => "$XDG_RUNTIME_DIR/linerate",
+    }
+}
+
+/// Returns the reason why a record could not be written, or no record read, in the folder `at`.
 pub(super) fn reason(e: Errno, at: &str) -> String {
     match e {
         Errno::NOENT if at.starts_with('$') => "XDG_RUNTIME_DIR names no folder: set it".into(),
@@ -141,11 +149,7 @@ pub(super) fn reason(e: Errno, at: &str) -> String {
 /// Prints that a record is missing, if it could not be written.
 fn say(written: Result<(), Errno>, screen: &Screen) {
     if let Err(e) = written {
-        let at = match rustix::process::geteuid().is_root() {
-            true => "/run/linerate",
-            false => "$XDG_RUNTIME_DIR/linerate",
-        };
-        let why = reason(e, at);
+        let why = reason(e, folder_name());
         screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {why}\n"));
     }
 }

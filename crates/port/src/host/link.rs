@@ -145,7 +145,13 @@ impl Link {
             // The interface is probably in another namespace: treat it as up until the device
             // refuses a packet.
             Err(e) if e.code == Code::NoDevice && self.by_descriptor => Health::Up,
-            Err(e) if e.code == Code::NoDevice => Health::Failed(e),
+            Err(e) if e.code == Code::NoDevice => {
+                let why = format!(
+                    "the interface was deleted, or moved to another network namespace ({})",
+                    e.why
+                );
+                return self.fail(&why, "if it exists again, open the port again: ip -br link");
+            }
             // The state is unknown: do not change it.
             Err(_) => self.health.clone(),
         };

@@ -140,6 +140,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
     refused.extend(said.into_iter().chain(tags_said).chain(link.without_carrier()));
     refused.extend(without_effect(config));
+    refused.extend(few_frames(config, queues.len(), pool));
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
         _ => config.filter.diverts(),
@@ -162,6 +163,14 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     }
     obtained.refused = refused;
     Ok((ops, obtained))
+}
+
+/// Returns a message if the fill rings of all queues take the whole pool.
+fn few_frames(config: &Config, queues: usize, pool: &Pool) -> Option<String> {
+    let (filled, frames) = (queues * config.lens().fill as usize, pool.frames());
+    (config.filter != Filter::Nothing && filled >= frames).then(|| {
+        format!("frames: its fill rings can hold {filled} and the pool has {frames}, so a program may find none to send: a larger pool, or a shorter ring")
+    })
 }
 
 /// Returns a message for each option that has no effect because the port only sends.
