@@ -333,6 +333,8 @@ fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
         Err(e) => return vec![Finding::of(Level::Miss, &unlisted(path, &e))],
     };
     let mut found = records.undo(folder, |_| true, screen);
+    // Several settings of an interface that was deleted.
+    found.dedup();
     found.extend(records.unreadable.iter().map(|name| unreadable(&path.join(name))));
     for name in records.unfinished.iter().filter(|name| is_abandoned(path, folder, name)) {
         let _ = unlinkat(folder, name, AtFlags::empty());
