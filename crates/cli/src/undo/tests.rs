@@ -364,6 +364,7 @@ fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
         "linerate-undo/1 7 8 9 3 v1 rss=0,1/",
         "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,x/",
         "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,1/6d5",
+        "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,1/+f",
         "linerate-undo/1 7 8 9 3 v1 rss=/=0,1/",
         "linerate-undo/1 7 8 9 3 v1 queues",
         "linerate-undo/1 7 8 9 3 v1 hold=250000/1",
@@ -398,4 +399,124 @@ fn reason_of_a_missing_record_names_what_is_missing() {
     ] {
         assert!(reason(e, at).starts_with(why), "{e}");
     }
+}
+
+#[test]
+fn lines_that_stay_keep_their_order() {
+    let folder = Folder::new("kept");
+    let away = |name: &str| Line { netns: 0, ..ended(name, 5) };
+    let text = format!("{}\n{}\n{}\n", away("away0"), ended("gone0", 5), away("away1"));
+    folder.write("run-1", &text, 0o600);
+    folder.undo();
+    let kept = fs::read_to_string(folder.path.join("run-1")).unwrap();
+    assert_eq!(kept, format!("{}\n{}\n", away("away0"), away("away1")));
+}
+
+#[test]
+fn record_that_is_too_long_or_of_another_user_is_not_used() {
+    let folder = Folder::new("foreign");
+    let line = format!("{}\n", ended("gone0", 5));
+    let long = line.repeat(BYTES_MAX as usize / line.len() + 1);
+    folder.write("run-1", &long, 0o600);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        folder.write("run-2", &line, 0o600);
+        std::os::unix::fs::chown(folder.path.join("run-2"), Some(65_534), None).unwrap();
+    }
+    let found = folder.undo();
+    assert_eq!(found.len(), 1 + usize::from(is_root), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .all(|(level, what, _)| *level == Level::Warn && what.contains("cannot be read"))
+    );
+    assert_eq!(fs::read_to_string(folder.path.join("run-1")).unwrap(), long);
+    assert_eq!(folder.names().len(), found.len());
+}
+
+#[test]
+fn unfinished_file_of_another_pid_namespace_stays() {
+    let Some(own) = pidns() else { return println!("skipped: the kernel has no PID namespaces") };
+    let folder = Folder::new("elsewhere");
+    let (here, away) = (format!("new-run-{NO_PROCESS}-1"), format!("new-run-{NO_PROCESS}-2"));
+    folder.write(&here, &format!("{}\n", ended("gone0", 1)), 0o600);
+    let line = Line { pidns: Some(own + 1), ..ended("gone0", 2) };
+    folder.write(&away, &format!("{line}\n"), 0o600);
+    folder.undo();
+    assert_eq!(folder.names(), [away]);
+}
+
+#[test]
+fn process_that_waits_for_its_parent_has_ended() {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let (front, behind) = stat.rsplit_once(") ").unwrap();
+    let zombie = format!("{front}) Z{}", &behind[1..]);
+    let (_, start) = identity("self").unwrap();
+    assert_eq!(Run::in_proc(Ok(stat), start, |_| true), Run::Lives);
+    assert_eq!(Run::in_proc(Ok(zombie), start, |_| true), Run::Ended);
+}
+
+#[test]
+fn run_in_another_network_namespace_does_not_need_an_interface_of_this_one() {
+    let folder = Folder::new("same-index");
+    let (pid, start) = identity("self").unwrap();
+    let running = Line { pid, start, netns: 0, ..ended("gone0", 0) };
+    folder.write("run-1", &format!("{running}\n"), 0o600);
+    folder.write("run-2", &format!("{}\n", ended("gone0", 2)), 0o600);
+    folder.undo();
+    assert_eq!(folder.names(), ["run-1"]);
+}
+
+/// Runs `test` in a network namespace with the two ends of a veth, v0 and v1.
+fn with_pair(test: impl FnOnce() + Send) {
+    match linerate_sys::netns::Netns::with_pair() {
+        Err(e) if linerate_sys::netns::is_refused(&e) => println!("skipped: {e}"),
+        made => made.unwrap().run(test).unwrap(),
+    }
+}
+
+/// Returns the line of an ended run that turned the checksum offload of `interface` off.
+fn turned_off(interface: &str) -> Line {
+    let index = linerate_sys::netif::Interface::open(interface).unwrap().index();
+    Line { index, ..ended(interface, 5) }
+}
+
+#[test]
+fn interface_that_has_the_name_of_another_one_is_not_restored() {
+    with_pair(|| {
+        let folder = Folder::new("renamed");
+        let line = Line { interface: "v0".into(), ..turned_off("v1") };
+        folder.write("run-1", &format!("{line}\n"), 0o600);
+        let found = folder.undo();
+        assert!(found[0].0 == Level::Miss && found[0].2.contains("is called v1 now"), "{found:?}");
+        assert_eq!(folder.names(), ["run-1"]);
+    });
+}
+
+#[test]
+fn run_begins_with_the_settings_from_before_killed_runs_on_its_own_interfaces_only() {
+    with_pair(|| {
+        let v1 = linerate_sys::netif::Interface::open("v1").unwrap();
+        let is_on = || v1.offload(DeviceOffload::Checksums).unwrap();
+        let begin = |folder: &Folder, port| {
+            let (drivers, screen) = (Registry::default(), Screen::plain(true));
+            recover(&folder.path, &folder.folder, std::iter::once(port), &drivers, &screen);
+        };
+        v1.set_offload(DeviceOffload::Checksums, false).unwrap();
+        let folder = Folder::new("begin");
+        let interrupts = Left::Interrupts(Was::read("irq=999999=0").unwrap());
+        for (name, line) in [
+            ("run-1", Line { netns: 0, ..turned_off("v1") }),
+            ("run-2", Line { left: interrupts, ..turned_off("v1") }),
+        ] {
+            folder.write(name, &format!("{line}\n"), 0o600);
+        }
+        begin(&folder, "packet:v0");
+        assert!(!is_on() && folder.names() == ["run-1", "run-2"], "{:?}", folder.names());
+        folder.write("run-3", &format!("{}\n", turned_off("v1")), 0o600);
+        begin(&folder, "packet:lo");
+        assert!(!is_on() && folder.names().len() == 3, "of another interface");
+        begin(&folder, "packet:v0");
+        assert!(is_on() && folder.names() == ["run-1", "run-2"], "{:?}", folder.names());
+    });
 }
