@@ -77,4 +77,16 @@ mod tests {
         }
         assert_eq!(silent(&port, SILENT / 2), None);
     }
+
+    #[test]
+    fn filter_whose_packets_were_missed_is_not_silent() {
+        let engine = Engine::builder().port("gen", "gen:,count=10").port("sink", "sink:");
+        let engine = engine.wire("gen", "sink").build().unwrap();
+        let mut port = engine.stats().ports().remove(1);
+        port.obtained.filter = "udp=7".into();
+        port.counts.polls = 1;
+        assert!(silent(&port, SILENT).is_some());
+        port.counts.rx_missed = 5;
+        assert_eq!(silent(&port, SILENT), None);
+    }
 }

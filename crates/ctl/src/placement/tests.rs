@@ -1,5 +1,6 @@
 //! Tests the search on models of machines, and compares its result with all possible places.
 
+mod readings;
 mod table;
 
 use std::fs;

@@ -337,3 +337,93 @@ fn revert_waits_until_the_orders_of_a_postponed_change_are_over() {
     reverts.postpone(first, now + SECOND);
     assert_eq!(reverts.next(), Some(now + 2 * SECOND));
 }
+
+/// Returns a setting and values for it: the one before any change, and those with the numbers 1 to 3.
+fn values() -> (Key, [Ordered; 4]) {
+    (Key::Worker(0), [None, Some(1), Some(2), Some(3)].map(Ordered::Cpu))
+}
+
+#[test]
+fn next_revert_is_the_first_of_all_settings() {
+    let (mut reverts, now, (key, all)) = (Reverts::default(), Instant::now(), values());
+    for (key, seconds) in [(&Key::Worker(1), 5), (&key, 2), (&Key::Worker(2), 9)] {
+        let serial = reverts.serial();
+        reverts.begin(serial, key, [&all[0], &all[1]], Some(seconds * SECOND), now);
+        reverts.end(serial, [key], Outcome::Made, now);
+    }
+    assert_eq!(reverts.next(), Some(now + 2 * SECOND));
+    assert_eq!(reverts.due(now + 3 * SECOND), [(key, all[0].clone())]);
+}
+
+#[test]
+fn revert_waits_for_a_later_change_whose_outcome_is_unknown() {
+    let (mut reverts, now, (key, all)) = (Reverts::default(), Instant::now(), values());
+    let [temporary, permanent] = [reverts.serial(), reverts.serial()];
+    reverts.begin(temporary, &key, [&all[0], &all[1]], Some(SECOND), now);
+    reverts.end(temporary, [&key], Outcome::Made, now);
+    reverts.begin(permanent, &key, [&all[1], &all[2]], None, now + 5 * SECOND);
+    assert_eq!(reverts.next(), Some(now + 5 * SECOND));
+    reverts.end(permanent, [&key], Outcome::Made, now + SECOND / 2);
+    assert_eq!(reverts.next(), None);
+}
+
+/// Records a change of `key` to the value of that number; returns the change's number.
+fn changed(
+    (reverts, key): (&mut Reverts, &Key),
+    value: usize,
+    before: usize,
+    revert_after: Option<Duration>,
+) -> u64 {
+    let [before, value] = [before, value].map(|cpu| Ordered::Cpu(Some(cpu)));
+    let serial = reverts.serial();
+    reverts.begin(serial, key, [&before, &value], revert_after, Instant::now());
+    serial
+}
+
+/// Returns the values of the reverts that are due within a minute.
+fn due(reverts: &Reverts) -> Vec<Ordered> {
+    let due = reverts.due(Instant::now() + 60 * SECOND);
+    due.into_iter().map(|(_, value)| value).collect()
+}
+
+#[test]
+fn value_that_is_kept_outlives_an_earlier_change_whose_outcome_comes_later() {
+    let (mut reverts, now, key) = (Reverts::default(), Instant::now(), Key::Worker(0));
+    let first = changed((&mut reverts, &key), 1, 0, None);
+    let second = changed((&mut reverts, &key), 2, 0, Some(SECOND));
+    reverts.end(second, [&key], Outcome::Made, now);
+    assert_eq!(reverts.keep(), 1);
+    let third = changed((&mut reverts, &key), 3, 2, Some(SECOND));
+    reverts.end(first, [&key], Outcome::Made, now);
+    reverts.end(third, [&key], Outcome::Made, now);
+    assert_eq!(due(&reverts), [Ordered::Cpu(Some(2))]);
+}
+
+#[test]
+fn last_of_several_values_whose_revert_failed_is_kept_and_the_failure_is_forgotten() {
+    let (mut reverts, now, key) = (Reverts::default(), Instant::now(), Key::Worker(0));
+    for value in [1, 2] {
+        changed((&mut reverts, &key), value, 0, Some(SECOND));
+    }
+    let revert = reverts.ordered(&key, now);
+    let later = changed((&mut reverts, &key), 5, 0, Some(SECOND));
+    reverts.again(&key, Some(revert), now, "busy".into());
+    assert_eq!(reverts.failed(), Some("busy"));
+    reverts.keep();
+    assert_eq!(reverts.failed(), None);
+    let last = changed((&mut reverts, &key), 6, 9, Some(SECOND));
+    reverts.end(later, [&key], Outcome::NotMade, now);
+    reverts.end(last, [&key], Outcome::Made, now);
+    assert_eq!(due(&reverts), [Ordered::Cpu(Some(2))]);
+}
+
+#[test]
+fn setting_without_pending_changes_is_forgotten_when_it_is_kept() {
+    let (mut reverts, now, key) = (Reverts::default(), Instant::now(), Key::Worker(0));
+    for (value, before) in [(1, 0), (6, 5)] {
+        let change = changed((&mut reverts, &key), value, before, Some(SECOND));
+        reverts.end(change, [&key], Outcome::Made, now);
+        assert_eq!(due(&reverts), [Ordered::Cpu(Some(before))]);
+        reverts.keep();
+    }
+}
