@@ -489,4 +489,13 @@ mod tests {
         assert_eq!(error.code, Code::Memory);
         assert!(error.why.contains("this machine has") && !error.fix.is_empty(), "{error}");
     }
+
+    #[test]
+    fn holder_of_the_descriptor_can_add_no_seals() {
+        for others in [Others::Write, Others::Read] {
+            let region = Region::for_others("sealed", 4096, Huge::Never, others).unwrap();
+            let seals = rustix::fs::fcntl_get_seals(&region.fd).unwrap();
+            assert!(seals.contains(SealFlags::SEAL), "{others:?}");
+        }
+    }
 }

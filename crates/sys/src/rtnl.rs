@@ -351,4 +351,17 @@ mod tests {
         assert_eq!(read(&endless), LinkInfo::default());
         assert_eq!(message(&[], RTM_NEWLINK), Err(Errno::PROTO));
     }
+
+    #[test]
+    fn attributes_of_a_link_say_where_its_other_end_is_and_what_it_belongs_to() {
+        let mut link = vec![0; LINK_BYTES];
+        for (kind, value) in [(IFLA_LINK, 7u32), (IFLA_MASTER, 0), (IFLA_LINK_NETNSID, 3)] {
+            link.extend(8u16.to_ne_bytes());
+            link.extend(kind.to_ne_bytes());
+            link.extend(value.to_ne_bytes());
+        }
+        let info = read(&link);
+        assert_eq!((info.other, info.other_is_elsewhere, info.master), (Some(7), true, None));
+        assert!(!read(&link[..LINK_BYTES + 8]).other_is_elsewhere);
+    }
 }

@@ -251,4 +251,17 @@ mod tests {
         assert_eq!(near.receive(&mut [0; 8]).unwrap().unwrap().len, 5);
         assert!(!name.exists());
     }
+
+    #[test]
+    fn received_descriptors_are_closed_when_a_program_is_executed() {
+        let name = secret_name("exec").unwrap();
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+        let client = Seqpacket::connect(Path::new(&name)).unwrap();
+        let server = listener.accept().unwrap().unwrap();
+        server.take_descriptors();
+        client.send(b"x", Some(listener.as_fd())).unwrap();
+        let got = server.receive(&mut [0; 8]).unwrap().unwrap();
+        let flags = rustix::io::fcntl_getfd(&got.fds[0]).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
 }

@@ -331,6 +331,7 @@ mod tests {
 
     use super::*;
     use crate::testing::may_pin;
+    use std::sync::Mutex;
 
     #[test]
     fn frees_on_another_cpu_are_those_of_all_pools() {
@@ -356,5 +357,49 @@ mod tests {
             on(far, &mut || batch.consume(&mut pool.local()));
         }
         assert_eq!(remote_frees(pools.iter().map(|(_, pool)| pool.stats())), 11);
+    }
+
+    /// A thing that can be moved, and that may not obey when it is put back.
+    struct Moved {
+        cpus: Vec<usize>,
+        restored: Arc<Mutex<Vec<Vec<usize>>>>,
+        obeys: bool,
+    }
+
+    impl Pin for Moved {
+        fn name(&self) -> String {
+            "thing".into()
+        }
+
+        fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+            Ok(std::mem::replace(&mut self.cpus, cpus.to_vec()))
+        }
+
+        fn put_back(&mut self, before: &[usize]) -> Result<()> {
+            self.restored.lock().unwrap().push(before.to_vec());
+            if self.obeys { Ok(()) } else { Err(Error::new(Code::Busy, "cannot move", "busy")) }
+        }
+    }
+
+    #[test]
+    fn each_thing_is_put_back_to_its_first_cpus_also_after_one_that_does_not_obey() {
+        let engine = linerate_datapath::Engine::builder().port("gen", "gen:").port("sink", "sink:");
+        let engine = engine.wire("gen", "sink").build().unwrap();
+        let stats = engine.stats();
+        let running = engine.start().unwrap();
+        let mut gauge = EngineGauge::new(&running.control(), &stats, &Arc::default());
+        let restored = [(); 2].map(|()| Arc::new(Mutex::new(Vec::new())));
+        let moved = |(i, restored): (usize, &Arc<Mutex<Vec<Vec<usize>>>>)| {
+            let thing = Moved { cpus: vec![7, 8], restored: restored.clone(), obeys: i > 0 };
+            Box::new(thing) as Box<dyn Pin + Send>
+        };
+        gauge.pins = restored.iter().enumerate().map(moved).collect();
+        (gauge.before, gauge.now) = (vec![None; 2], vec![None; 2]);
+        for place in [Some(0), Some(1)] {
+            gauge.place(&[place; 2]).unwrap();
+        }
+        assert_eq!(gauge.place(&[None, None]).unwrap_err().code, Code::Busy);
+        assert_eq!(restored.map(|all| all.lock().unwrap().clone()), [[[7, 8]], [[7, 8]]]);
+        drop(running.stop(Duration::from_secs(5)));
     }
 }

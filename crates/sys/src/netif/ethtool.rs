@@ -220,4 +220,20 @@ mod tests {
             assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
         });
     }
+
+    #[test]
+    fn offload_that_is_turned_on_or_off_leaves_the_others() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let v0 = Interface::open("v0").unwrap();
+            let [insert, remove] = [DeviceOffload::VlanInsertion, DeviceOffload::VlanRemoval];
+            assert!(v0.offload(insert).unwrap() && v0.offload(remove).unwrap());
+            for (one, other) in [(insert, remove), (remove, insert)] {
+                for on in [false, true] {
+                    v0.set_offload(one, on).unwrap();
+                    assert_eq!((v0.offload(one).unwrap(), v0.offload(other).unwrap()), (on, true));
+                }
+            }
+        });
+    }
 }

@@ -241,4 +241,20 @@ mod tests {
             assert_eq!(hold.hold(&v0).unwrap_err().code, Code::NoDevice);
         });
     }
+
+    #[test]
+    fn each_part_of_a_hold_is_restored_unless_another_program_has_changed_it() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let v0 = Interface::open("v0").unwrap();
+            let hold = |(time_ns, polls)| NapiHold { time_ns, polls };
+            for (other, after) in [((50_000, 9), (20_000, 9)), ((70_000, 1), (70_000, 2))] {
+                hold((20_000, 2)).set(&v0).unwrap();
+                let guard = hold((50_000, 1)).hold(&v0).unwrap();
+                hold(other).set(&v0).unwrap();
+                drop(guard);
+                assert_eq!(NapiHold::now(&v0).unwrap(), hold(after));
+            }
+        });
+    }
 }

@@ -128,4 +128,16 @@ mod tests {
         assert!(set.no_later(early));
         assert!(set.is_due(early), "and gives way to one that is earlier still");
     }
+
+    #[test]
+    fn alarm_that_has_rung_rings_anew_for_an_edge_triggered_poller() {
+        let (mut set, outer) = (WaitSet::new(0).unwrap(), Epoll::new().unwrap());
+        outer.add(&set, 1, EventFlags::IN | EventFlags::ET).unwrap();
+        let (mut events, long) = ([NO_EVENT; 2], Some(Duration::from_secs(1)));
+        assert!(set.no_later(Instant::now()) || set.is_due(Instant::now()));
+        assert_eq!(outer.wait(&mut events, long).unwrap(), 1);
+        assert_eq!(outer.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0, "it was seen");
+        assert!(set.no_later(Instant::now() + Duration::from_millis(5)));
+        assert_eq!(outer.wait(&mut events, long).unwrap(), 1);
+    }
 }
