@@ -1,7 +1,7 @@
 //! Tests of the handle.
 
 use super::*;
-use crate::Pool;
+use crate::{CHAIN_FRAMES_MAX, Pool};
 
 fn pool() -> Pool {
     Pool::builder().frames(64).build().unwrap()
@@ -139,4 +139,39 @@ fn handles_shared_over_threads_free_the_frame_once() {
     }
     let ledger = pool.ledger();
     assert!(ledger.is_drained(), "{ledger}");
+}
+
+#[test]
+fn exported_bytes_of_one_frame_are_not_lent_to_be_written() {
+    let pool = Pool::builder().frames(4).trust(Trust::Exported).build().unwrap();
+    let mut skb = pool.local().alloc_copy(b"abc").unwrap();
+    assert!(skb.tailroom() > 0 && skb.headroom() > 0);
+    assert!(skb.data_mut().is_empty() && skb.spare_mut().is_empty());
+    assert!(skb.put(1).is_none() && skb.push(1).is_none() && !skb.put_slice(b"d"));
+    assert_eq!((skb.len(), skb.headroom()), (3, pool.headroom()));
+}
+
+#[test]
+fn a_chain_whose_first_frame_is_empty_has_data() {
+    let pool = pool();
+    let mut mem = pool.local();
+    let mut skb = mem.alloc_copy(b"head").unwrap();
+    assert!(skb.append(mem.alloc_copy(b"tail").unwrap()).is_ok() && skb.pull(4));
+    assert!(skb.data().is_empty() && !skb.is_empty() && !skb.reserve(8));
+    assert_eq!((skb.len(), skb.headroom()), (4, pool.headroom() + 4));
+}
+
+#[test]
+fn a_chain_has_as_many_frames_as_a_copy_of_it_can_have() {
+    let pool = Pool::builder().frames(1024).frame_size(256).headroom(0).build().unwrap();
+    let mut mem = pool.local();
+    let [mut full, mut short] = [CHAIN_FRAMES_MAX, CHAIN_FRAMES_MAX - 1]
+        .map(|frames| mem.alloc_copy(&vec![7; 256 * frames]).unwrap());
+    assert_eq!(full.fragments() + 1, CHAIN_FRAMES_MAX);
+    let more = full.append(mem.alloc_copy(b"x").unwrap()).unwrap_err();
+    assert!(short.append(more).is_ok());
+    assert_eq!((short.fragments(), short.len()), (full.fragments(), full.len() - 255));
+    let shared = short.share();
+    assert_eq!(short.copy_from(0, b"copied"), 6);
+    assert_eq!((short.fragments(), shared.data()[0]), (shared.fragments(), 7));
 }
