@@ -408,4 +408,42 @@ mod tests {
         assert_eq!(batch.drain().take(2).map(|s| s.data()[0]).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(numbers(&batch), [2, 3]);
     }
+
+    #[test]
+    fn a_packet_that_comes_into_a_used_slot_has_no_verdict() {
+        let (_pool, mut mem, mut batch) = numbered(3, 3);
+        batch.set_verdicts(Verdict::to(1));
+        batch.consume(&mut mem);
+        assert!(batch.push(mem.alloc_copy(b"pushed").unwrap()).is_ok());
+        let mut ring = Batch::with_capacity(2);
+        assert_eq!(mem.alloc(&mut ring, 2), 2);
+        let handles = ring.handles().to_vec();
+        // SAFETY: the handles are adopted next, once.
+        unsafe {
+            ring.took(2);
+            batch.adopt(&handles);
+        }
+        assert_eq!(batch.run(), Some((Verdict::NONE, 3)));
+    }
+
+    #[test]
+    fn verdicts_move_with_packets_that_make_room() {
+        let (_pool, mut mem, mut batch) = numbered(4, 4);
+        (0..4).for_each(|i| batch.set_verdict(i, Verdict::to(i)));
+        batch.sent(2, &mut mem);
+        assert!(batch.push(mem.alloc_copy(b"new").unwrap()).is_ok());
+        let verdicts = [0, 1, 2].map(|i| batch.verdict(i).output());
+        assert_eq!(verdicts, [Some(2), Some(3), None]);
+    }
+
+    #[test]
+    fn a_run_ends_with_the_first_other_verdict_though_more_of_its_own_follow() {
+        let (_pool, mut mem, mut batch) = numbered(64, 64);
+        batch.set_verdicts(Verdict::to(1));
+        (20..40).for_each(|i| batch.set_verdict(i, Verdict::to(2)));
+        for (skip, verdict, n) in [(0, 1, 20), (20, 2, 20), (20, 1, 24)] {
+            batch.sent(skip, &mut mem);
+            assert_eq!(batch.run(), Some((Verdict::to(verdict), n)));
+        }
+    }
 }

@@ -134,6 +134,7 @@ mod tests {
     #[test]
     fn a_panic_in_retain_loses_nothing() {
         let (pool, _mem, mut batch) = numbered(10, 10);
+        (0..10).for_each(|i| batch.set_verdict(i, Verdict::to(i)));
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             batch.retain(|skb| match skb.data()[0] {
                 6 => panic!("stage"),
@@ -143,6 +144,8 @@ mod tests {
         }));
         assert!(caught.is_err());
         assert_eq!(numbers(&batch), [0, 2, 4, 6, 7, 8, 9]);
+        let verdicts = (0..7).map(|i| batch.verdict(i).output());
+        assert!(verdicts.eq([0, 2, 4, 6, 7, 8, 9].map(Some)));
         let ledger = pool.ledger();
         assert_eq!((ledger.in_flight, ledger.difference()), (7, 0), "{ledger}");
     }
