@@ -429,4 +429,43 @@ mod tests {
         assert!(outer.append(mem.alloc_copy(b"tail").unwrap()).is_ok());
         assert_eq!(outer.offload().csum_start, 84);
     }
+
+    #[test]
+    fn a_copy_is_of_the_same_kind_and_time_and_leaves_the_same_to_the_device() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&[7; 60]).unwrap();
+        assert!(skb.set_packet_type(PacketType::OtherHost) && skb.set_link_type(101));
+        assert!(skb.set_snapped_bytes(40) && skb.set_stamp_ns(u64::MAX - 1));
+        assert!(skb.set_offload(PARTIAL));
+        let shared = skb.share();
+        assert_eq!(skb.copy_from(0, b"copied"), 6);
+        assert_ne!(skb.data().as_ptr(), shared.data().as_ptr());
+        assert_eq!((skb.packet_type(), skb.link_type()), (PacketType::OtherHost, 101));
+        assert_eq!((skb.snapped_bytes(), skb.stamp_ns()), (40, Some(u64::MAX - 1)));
+        assert_eq!(skb.offload(), PARTIAL);
+    }
+
+    #[test]
+    fn a_tag_and_work_that_are_taken_away_are_gone() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&[7; 60]).unwrap();
+        let tag = Vlan { tci: 5, protocol: 0x8100 };
+        assert!(skb.set_vlan(Some(tag)) && skb.set_offload(PARTIAL) && skb.set_mark(7));
+        assert!(skb.set_vlan(None));
+        assert_eq!((skb.vlan(), skb.offload(), skb.mark()), (None, PARTIAL, Some(7)));
+        assert!(skb.set_vlan(Some(tag)) && skb.set_offload(Offload::NONE));
+        assert_eq!((skb.vlan(), skb.offload(), skb.mark()), (Some(tag), Offload::NONE, Some(7)));
+    }
+
+    #[test]
+    fn a_packet_hung_behind_a_chain_counts_its_offsets_from_the_first_frame() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut outer = mem.alloc_copy(&[1; 50]).unwrap();
+        assert!(outer.append(mem.alloc_copy(&[2; 20]).unwrap()).is_ok());
+        let mut inner = mem.alloc_copy(&[3; 100]).unwrap();
+        inner.set_offload(PARTIAL);
+        assert!(outer.append(inner).is_ok());
+        assert_eq!(outer.offload(), Offload { csum_start: 50 + 20 + 34, ..PARTIAL });
+    }
 }
