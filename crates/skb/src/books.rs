@@ -239,3 +239,24 @@ impl Books {
         pages.closed.iter().for_each(|page| look(page, false));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    #[test]
+    fn cores_that_come_and_go_under_ever_new_names_are_added_up_in_one() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let ended = 2 * CLOSED_MAX;
+        for i in 0..ended {
+            drop(pool.local_named(&format!("core {i}"), 0).alloc_one());
+        }
+        let cores = pool.stats().cores;
+        assert!(cores.len() <= CLOSED_MAX + 2, "{}", cores.len());
+        let mut ended_ones = cores.iter().filter(|c| c.kind == CoreKind::Local);
+        assert_eq!(ended_ones.clone().map(|c| c.allocs).sum::<u64>(), ended as u64);
+        assert_eq!(ended_ones.next_back().unwrap().name, OTHERS);
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+    }
+}

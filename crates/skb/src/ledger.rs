@@ -281,4 +281,49 @@ mod tests {
         let line = "received 10 = sent 5 + consumed 0 + dropped 5 (blocked 5) + in flight 0   OK";
         assert_eq!(ledger.to_string(), line);
     }
+
+    #[test]
+    fn sum_of_two_ledgers_has_the_reasons_of_both() {
+        const BLOCKED: DropReason = DropReason::app(3, "blocked");
+        let pools = [(); 2].map(|()| Pool::builder().frames(8).build().unwrap());
+        let [mut near, mut far] = pools.each_ref().map(crate::Pool::local);
+        near.alloc_one().unwrap().discard(DropReason::NO_ROUTE);
+        far.alloc_one().unwrap().discard(DropReason::NO_ROUTE);
+        far.alloc_one().unwrap().discard(BLOCKED);
+        let [one, other] = pools.each_ref().map(crate::Pool::ledger);
+        for sum in [one.clone().plus(&other), other.plus(&one)] {
+            assert_eq!((sum.dropped(DropReason::NO_ROUTE), sum.dropped(BLOCKED)), (2, 1));
+            assert_eq!((sum.dropped_total(), sum.difference()), (3, 0), "{sum}");
+        }
+    }
+
+    #[test]
+    fn sum_of_two_ledgers_has_what_both_hold_and_the_program_last() {
+        let pools = [(); 2].map(|()| Pool::builder().frames(4).build().unwrap());
+        let [mut near, mut far] = pools.each_ref().map(crate::Pool::local);
+        let (mut out, mut batch) = (Batch::with_capacity(8), Batch::with_capacity(8));
+        assert_eq!((near.alloc(&mut out, 3), far.alloc(&mut batch, 5)), (3, 4));
+        let mut queue = pools[1].tally("queue");
+        queue.set(3);
+        let [one, other] = pools.each_ref().map(crate::Pool::ledger);
+        assert_eq!((one.outstanding().len(), other.outstanding().len()), (1, 1));
+        for sum in [one.clone().plus(&other), other.plus(&one)] {
+            assert_eq!((sum.in_flight, sum.frames, sum.starved), (7, 8, 1));
+            assert_eq!(sum.held(), [("queue".into(), 3), ("the program".into(), 4)]);
+            assert!(sum.outstanding().is_empty(), "one number is of two cores");
+        }
+    }
+
+    #[test]
+    fn sum_of_two_ledgers_is_settled_if_both_are() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        for settled in [[true, true], [true, false], [false, true], [false, false]] {
+            let [one, other] = settled.map(|settled| {
+                let mut ledger = pool.ledger();
+                ledger.settled = settled;
+                ledger
+            });
+            assert_eq!(one.plus(&other).settled(), settled == [true, true]);
+        }
+    }
 }

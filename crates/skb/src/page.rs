@@ -432,12 +432,19 @@ mod tests {
         page.freed_one(Fate::Unused, handle::tag(1, 7));
         page.spilled(9);
         page.dwelled(handle::tag(1, 7), 1000);
+        page.dwelled(handle::tag(1, 0), 100);
         page.timed_free.add(100, 4);
+        page.moves.add(5);
+        page.release_panics.add(3);
+        // What a writer keeps ends with it.
+        page.hot_list_len.set(64);
         for _ in 0..2 {
             sum.fold(&page);
         }
         assert_eq!((sum.freed[7].value(), sum.unused[7].value(), sum.spilled.value()), (2, 2, 18));
         assert_eq!((sum.dwell[1][10].value(), sum.timed_free.packets.value()), (2, 8));
+        assert_eq!((sum.dwell[0][7].value(), sum.moves.value()), (2, 10));
+        assert_eq!((sum.release_panics.value(), sum.hot_list_len.value()), (6, 0));
         assert_eq!(sum.cpu(), page.cpu());
     }
 }

@@ -362,6 +362,7 @@ mod tests {
         assert_eq!(dwell.packets(), 100);
         assert_eq!(dwell.quantile_ticks(0.5), Some(16));
         assert_eq!(dwell.quantile_ticks(0.9), Some(16));
+        assert_eq!(dwell.quantile_ticks(0.901), Some(1024));
         assert_eq!(dwell.quantile_ticks(0.99), Some(1024));
         assert_eq!(Dwell { counts: [0; DWELLS] }.quantile_ticks(0.5), None);
     }
@@ -394,11 +395,15 @@ mod tests {
 
     #[test]
     fn sum_of_two_pools_has_the_cores_and_the_memory_of_both() {
-        let pools = [4, 8].map(|frames| crate::Pool::builder().frames(frames).build().unwrap());
-        for pool in &pools {
-            drop(pool.local_named("worker", 0).alloc_one());
-        }
+        let builder = crate::Pool::builder().data(crate::Data::General);
+        let pools = [4, 8].map(|frames| builder.clone().frames(frames).build().unwrap());
+        let _packets = pools.each_ref().map(|pool| {
+            let mut mem = pool.local_named("worker", 0);
+            drop(mem.alloc_one());
+            mem.alloc_one()
+        });
         let [one, other] = pools.each_ref().map(crate::Pool::stats);
+        assert!(one.blocks_bytes > 0 && other.blocks_bytes > 0);
         let sum = one.clone().plus(&other);
         assert_eq!(sum.cores.len(), one.cores.len() + other.cores.len());
         assert_eq!(sum.memory_bytes(), one.memory_bytes() + other.memory_bytes());
