@@ -260,6 +260,20 @@ mod tests {
         assert!(pool.ledger().holders().contains(&("device rings", 0)));
     }
 
+    #[test]
+    fn reclaimed_frames_return_to_the_core_that_reclaimed_them() {
+        let pool = Pool::builder().frames(8).return_to(Return::Home).build().unwrap();
+        let (mut mem, mut frames) = (pool.local_with(0), [0; 8]);
+        assert_eq!(mem.lend(&mut frames), 8);
+        // SAFETY: lent above, and given to no device.
+        unsafe { mem.reclaim(&frames) };
+        let locks = pool.stats().locks.taken;
+        assert_eq!(mem.lend(&mut frames[..6]), 6);
+        assert_eq!(pool.stats().locks.taken, locks + 1, "only its own depot was asked");
+        // SAFETY: as above.
+        unsafe { mem.reclaim(&frames[..6]) };
+    }
+
     /// Returns the number of free frames that a new local can get: lends them all and reclaims
     /// them.
     fn free(pool: &Pool) -> usize {

@@ -1,6 +1,7 @@
 //! Tests the lengths of hot lists, and the frames that they keep.
 
 use super::*;
+use crate::DropReason;
 use crate::batch::Batch;
 
 fn pool(frames: u32) -> Pool {
@@ -197,4 +198,35 @@ fn a_local_is_send_and_packets_outlive_their_pool() {
         mem.alloc_copy(b"still here").unwrap()
     };
     assert_eq!(skb.data(), b"still here");
+}
+
+#[test]
+fn own_frames_that_come_back_leave_no_more_than_the_hot_list_with_those_gathered() {
+    let pool = Pool::builder().frames(512).return_to(Return::Home).build().unwrap();
+    let (mut producer, mut mem) = (pool.local(), pool.local_with(16));
+    let (mut own, mut foreign) = (Batch::with_capacity(12), Batch::with_capacity(12));
+    assert_eq!((mem.alloc(&mut own, 12), producer.alloc(&mut foreign, 12)), (12, 12));
+    mem.send_cold(16);
+    foreign.consume(&mut mem);
+    assert_eq!((mem.list.len(), mem.away.len()), (0, 12));
+    own.consume(&mut mem);
+    assert_eq!((mem.list.len(), mem.away.len()), (12, 0));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn a_reason_first_met_on_packets_of_two_kinds_has_its_name_in_the_ledger() {
+    const SHARED: DropReason = DropReason::app(1, "shared");
+    const FOREIGN: DropReason = DropReason::app(2, "foreign");
+    let pools = [(); 2].map(|()| pool(64));
+    let [mut mem, mut other] = pools.each_ref().map(|pool| pool.local_with(8));
+    let mut batch = Batch::with_capacity(4);
+    assert_eq!(mem.alloc(&mut batch, 2), 2);
+    let shared = batch.iter_mut().next().unwrap().share();
+    batch.discard_first(2, SHARED, &mut mem);
+    assert_eq!((mem.alloc(&mut batch, 1), other.alloc(&mut batch, 1)), (1, 1));
+    batch.discard_first(2, FOREIGN, &mut mem);
+    let names = pools.each_ref().map(|pool| pool.ledger().dropped);
+    assert_eq!(names, [vec![(SHARED, 2), (FOREIGN, 1)], vec![(FOREIGN, 1)]]);
+    drop(shared);
 }
