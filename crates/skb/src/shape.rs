@@ -125,6 +125,7 @@ mod tests {
         for (s, word) in [
             (shape(0, 2048, 256), "0 frames"),
             (shape(1 << 27, 2048, 256), "the maximum is"),
+            (shape(FRAMES_MAX + 1, 2048, 256), "1048577 frames; the maximum is 1048576"),
             (shape(8, 2000, 256), "power of two, 512 to 65536"),
             (shape(8, 128, 0), "power of two, 256 to 65536"),
             (shape(8, 128, u32::MAX), "power of two, 65536 to 65536"),
@@ -139,6 +140,6 @@ mod tests {
             assert_eq!(e.code, Code::PoolSize);
             assert!(e.why.contains(word), "{e}");
         }
-        assert!(jumbo(8, 16384).check().is_ok());
+        assert!(jumbo(8, 16384).check().is_ok() && shape(FRAMES_MAX, 2048, 256).check().is_ok());
     }
 }

@@ -351,7 +351,7 @@ impl Umem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Pool;
+    use crate::{DropReason, Pool};
 
     #[test]
     fn umem_is_unmapped_with_its_last_frame() {
@@ -395,5 +395,64 @@ mod tests {
         assert_eq!((m % 64, k - m), (0, 64));
         let (m, k) = (umem.cold(tag).as_ptr() as usize, umem.cold(tag | 1).as_ptr() as usize);
         assert_eq!((m % 64, k - m), (0, 64));
+    }
+
+    /// Returns what `look` returns for a pool that has the id of a former one, with which `leave` was
+    /// called. Another test may take the id in between; then tries again.
+    fn in_a_used_id<T, R>(leave: impl Fn(&Pool) -> T, look: impl Fn(&Pool) -> R) -> R {
+        let build = || Pool::builder().frames(4).return_to(Return::Home).build().unwrap();
+        let once = |_| {
+            let former = build();
+            let (id, _left) = (former.umem().id(), leave(&former));
+            drop(former);
+            let pool = build();
+            (pool.umem().id() == id).then(|| look(&pool))
+        };
+        (0..1000).find_map(once).expect("an id is used again")
+    }
+
+    #[test]
+    fn a_value_that_outlives_its_pool_is_not_attached_to_the_next_one() {
+        let found = |pool: &Pool| {
+            let mut found = 0;
+            let new = |all: Vec<Arc<u32>>| {
+                found = all.len();
+                Ok(Arc::new(7))
+            };
+            pool.attached(new).map(|value| (value, found)).unwrap()
+        };
+        let (_, others) = in_a_used_id(found, found);
+        assert_eq!(others, 0);
+    }
+
+    #[test]
+    fn a_value_that_is_chosen_again_is_attached_once() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let value = Arc::new(7u32);
+        for attached in [0, 1, 1] {
+            let again = |all: Vec<Arc<u32>>| {
+                assert_eq!(all.len(), attached);
+                Ok(value.clone())
+            };
+            assert!(pool.attached(again).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_pool_knows_neither_the_depots_nor_the_names_of_the_former_one() {
+        const LATE: DropReason = DropReason::app(9, "late");
+        let leave = |pool: &Pool| {
+            let mut locals = [(); 4].map(|()| pool.local_with(0));
+            locals[0].alloc_one().unwrap().discard(LATE);
+        };
+        let look = |pool: &Pool| {
+            let (umem, mut four) = (pool.umem(), [0; 4]);
+            assert_eq!((umem.take(0, &mut four), umem.take(0, &mut [0])), (4, 0));
+            let locks = umem.locks().taken;
+            umem.put_home(&four);
+            pool.local_with(0).alloc_one().unwrap().discard(LATE);
+            (umem.opened.load(Ordering::Relaxed).count_ones(), locks, pool.ledger().dropped)
+        };
+        assert_eq!(in_a_used_id(leave, look), (1, 2, vec![(LATE, 1)]));
     }
 }

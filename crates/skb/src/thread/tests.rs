@@ -106,3 +106,20 @@ fn thread_cache_of_a_former_pool_is_not_reused() {
         assert_eq!((ledger.consumed, ledger.difference()), (64, 0), "{ledger}");
     }
 }
+
+#[test]
+fn a_thread_that_ends_gives_back_what_its_list_has_reserved() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let mut mem = pool.local();
+    let budget = || pool.umem().cache_budget.load(Ordering::Relaxed);
+    let skb = mem.alloc_copy(b"dropped elsewhere").unwrap();
+    let before = budget();
+    let meanwhile = std::thread::scope(|s| {
+        let thread = s.spawn(|| {
+            drop(skb);
+            budget()
+        });
+        thread.join().unwrap()
+    });
+    assert_eq!((meanwhile, budget()), (before - 64, before));
+}
