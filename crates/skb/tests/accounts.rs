@@ -183,6 +183,29 @@ fn unused_frames_have_no_dwell_time() {
 }
 
 #[test]
+fn a_fragment_has_no_dwell_time_of_its_own() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    pool.set_sampling(1);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+    for way in 1..3 {
+        let [mut head, fragment] = [(); 2].map(|()| {
+            assert_eq!(mem.alloc(&mut batch, 1), 1);
+            batch.pop().unwrap()
+        });
+        assert!(head.append(fragment).is_ok());
+        match way {
+            1 => drop(head),
+            _ => {
+                batch.push(head).unwrap();
+                batch.consume(&mut mem);
+            }
+        }
+        let dwell: u64 = pool.stats().dwell.iter().map(|dwell| dwell.packets()).sum();
+        assert_eq!(dwell, way);
+    }
+}
+
+#[test]
 fn a_received_packet_that_becomes_a_fragment_has_been_consumed() {
     let pool = Pool::builder().frames(64).build().unwrap();
     let mut mem = pool.local();
