@@ -139,6 +139,15 @@ mod tests {
     }
 
     #[test]
+    fn a_new_want_replaces_the_one_before() {
+        let (mut waiter, waker) = waiter();
+        waiter.prepare(Events::FRAMES);
+        waiter.prepare(Events::ROOM);
+        assert!(!waker.should_wake(Events::FRAMES));
+        assert!(waker.should_wake(Events::ROOM));
+    }
+
+    #[test]
     fn one_event_leaves_the_other_want_standing() {
         let (mut waiter, waker) = waiter();
         waiter.prepare(Events::FRAMES | Events::ROOM);

@@ -362,6 +362,24 @@ mod tests {
     }
 
     #[test]
+    fn the_type_of_old_double_tags_is_no_tag() {
+        let frame = tagged(&[[0x91, 0x00, 0, 1]]);
+        let view = eth(&frame).unwrap();
+        assert_eq!((view.tags().len(), view.ether_type()), (0, EtherType(0x9100)));
+    }
+
+    #[test]
+    fn drop_eligible_bit_stays_when_vid_or_pcp_is_set() {
+        let mut frame = tagged(&[[0x81, 0x00, 0x70, 0x64]]);
+        let mut view = eth_mut(&mut frame).unwrap();
+        view.tags_mut()[0].set_vid(0xf005);
+        view.tags_mut()[0].set_pcp(6);
+        assert_eq!(frame[14..16], [0xd0, 0x05]);
+        eth_mut(&mut frame).unwrap().tags_mut()[0].set_vid(7);
+        assert_eq!(frame[14..16], [0xd0, 0x07]);
+    }
+
+    #[test]
     fn every_cut_of_a_tagged_header_is_short() {
         let frame = tagged(&[[0x81, 0x00, 0, 1]; 2]);
         for len in 0..22 {

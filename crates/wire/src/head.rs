@@ -254,13 +254,16 @@ mod tests {
             assert_eq!(Head::new(&frame, behind).tcp().unwrap_err(), Malformed::BadLength);
         }
         // The kernel adds the 32-bit length of the segment to the sum of such a packet's pseudo header.
-        let segment = (24 + behind) as u32;
-        let mut sum = checksum::sum(&frame[26..34]);
-        sum = checksum::add(sum, checksum::sum(&[&[0, 6], &segment.to_be_bytes()[..]].concat()));
-        frame[50..52].copy_from_slice(&sum.to_be_bytes());
-        let head = Head::new(&frame, behind);
-        let partial = Partial { start: 34, offset: 16 };
-        assert!(head.with_partial(partial).tcp().unwrap().checksum_ok());
+        for behind in [behind, behind + 100] {
+            let segment = (24 + behind) as u32;
+            let mut sum = checksum::sum(&frame[26..34]);
+            sum =
+                checksum::add(sum, checksum::sum(&[&[0, 6], &segment.to_be_bytes()[..]].concat()));
+            frame[50..52].copy_from_slice(&sum.to_be_bytes());
+            let head = Head::new(&frame, behind);
+            let partial = Partial { start: 34, offset: 16 };
+            assert!(head.with_partial(partial).tcp().unwrap().checksum_ok(), "{behind}");
+        }
         frame[23] = 17;
         assert_eq!(Head::new(&frame, behind).ipv4().unwrap_err(), Malformed::BadLength);
     }

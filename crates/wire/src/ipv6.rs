@@ -257,8 +257,41 @@ mod tests {
         let hop_then_auth = [51, 0, 1, 4, 0, 0, 0, 0, 17, 1, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
         let frame = with_chain(0, &hop_then_auth);
         assert_eq!(udp(&frame).unwrap().payload(), b"payload");
-        let atomic = with_chain(44, &[17, 0, 0, 0, 9, 9, 9, 9]);
-        assert_eq!(udp(&atomic).unwrap().payload(), b"payload");
+        // Destination options, mobility, host identity, shim6.
+        for kind in [60, 135, 139, 140] {
+            let frame = with_chain(kind, &[17, 0, 1, 4, 0, 0, 0, 0]);
+            assert_eq!(udp(&frame).unwrap().payload(), b"payload", "{kind}");
+        }
+    }
+
+    #[test]
+    fn reserved_bits_of_an_atomic_fragment_do_not_count() {
+        for reserved in [0, 2, 4, 6] {
+            let atomic = with_chain(44, &[17, 0, 0, reserved, 9, 9, 9, 9]);
+            assert_eq!(udp(&atomic).unwrap().payload(), b"payload", "{reserved}");
+        }
+    }
+
+    #[test]
+    fn a_source_route_stays_one_behind_a_second_routing_header() {
+        for (first, second, error) in [(1, 0, true), (0, 1, true), (0, 0, false)] {
+            let headers = [43, 0, 4, first, 0, 0, 0, 0, 17, 0, 4, second, 0, 0, 0, 0];
+            let got = udp(&with_chain(43, &headers)).map(|_| ());
+            let expected = if error { Err(Malformed::SourceRoute) } else { Ok(()) };
+            assert_eq!(got, expected, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn the_next_hop_of_a_source_route_is_not_in_the_checksum() {
+        for (left, carried) in [(1, false), (0, true)] {
+            let mut frame = with_chain(43, &[17, 0, 4, left, 0, 0, 0, 0]);
+            let before = frame[62..].to_vec();
+            ipv6_mut(&mut frame).unwrap().set_dst([7; 16].into());
+            assert_eq!(frame[62..] != before, carried, "{left}");
+            ipv6_mut(&mut frame).unwrap().set_src([8; 16].into());
+            assert_ne!(frame[62..], before);
+        }
     }
 
     #[test]

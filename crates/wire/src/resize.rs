@@ -46,3 +46,42 @@ impl HeadMut<'_> {
         ip.set_len(end - ip_at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{fix_ipv4, udp4_frame, udp6_frame};
+
+    fn udp4(payload: &[u8]) -> Vec<u8> {
+        udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), payload)
+    }
+
+    #[test]
+    fn a_packet_grows_to_64_kib_and_no_further() {
+        for (mut frame, headers) in [(udp4(b"payload"), 28), (udp6_frame(b"payload"), 48)] {
+            frame.resize(70_000, 0xee);
+            let before = frame.clone();
+            let most = usize::from(u16::MAX) - headers;
+            for len in [most + 1, most + headers, most + headers + 1] {
+                let got = HeadMut::new(&mut frame, 0).set_udp_payload_len(len);
+                assert_eq!(got, Err(Malformed::BadLength), "{len}");
+                assert!(frame == before, "a refused length changes nothing");
+            }
+            HeadMut::new(&mut frame, 0).set_udp_payload_len(most).unwrap();
+            let view = crate::udp(&frame).unwrap();
+            assert!(view.payload().len() == most && view.checksum_ok());
+        }
+    }
+
+    #[test]
+    fn bytes_of_ip_behind_the_slice_are_short_even_if_udp_is_all_here() {
+        let mut frame = udp4(b"payload");
+        frame[17] += 20;
+        fix_ipv4(&mut frame);
+        let before = frame.clone();
+        let mut head = HeadMut::new(&mut frame, 20);
+        assert_eq!(head.reborrow().udp().unwrap().behind(), 0);
+        assert_eq!(head.set_udp_payload_len(3), Err(Malformed::Short));
+        assert_eq!(frame, before);
+    }
+}

@@ -334,4 +334,12 @@ mod tests {
         frame[17] = 39;
         assert_eq!(tcp(&frame).unwrap_err(), Malformed::Short);
     }
+
+    #[test]
+    fn options_behind_the_slice_are_short_and_options_behind_the_packet_are_bad() {
+        let mut frame = tcp4_frame(&[1, 1, 1, 0], b"");
+        assert_eq!(Head::new(&frame[..56], 2).tcp().unwrap_err(), Malformed::Short);
+        frame[46] = 7 << 4;
+        assert_eq!(Head::new(&frame[..56], 2).tcp().unwrap_err(), Malformed::BadLength);
+    }
 }

@@ -290,9 +290,12 @@ mod tests {
         // The check is what the sum lacks of all ones: added to the address, it leaves nothing.
         let mut readdressed = frame.clone();
         ipv4_mut(&mut readdressed).unwrap().set_src([10, 0, check[0], check[1]].into());
+        let mut renumbered = frame.clone();
+        let port = checksum::add(u16::from_be_bytes(check), 1000);
+        udp_mut(&mut renumbered).unwrap().set_src_port(port);
         frame[42..44].copy_from_slice(&check);
         assert!(udp_mut(&mut frame).unwrap().fill_checksum());
-        for frame in [frame, readdressed] {
+        for frame in [frame, readdressed, renumbered] {
             assert_eq!(frame[40..42], [0xff, 0xff]);
             assert!(udp(&frame).unwrap().checksum_ok());
         }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use etherparse::PacketBuilder;
-use linerate_wire::{Mac, Malformed, UdpEnds, udp};
+use linerate_wire::{Mac, Malformed, UdpEnds, ip, udp};
 use proptest::prelude::*;
 
 fn ends(src: SocketAddr, dst: SocketAddr) -> UdpEnds {
@@ -51,5 +51,35 @@ fn what_is_no_datagram_is_refused_unwritten() {
         let mut frame = vec![0xee; len];
         assert_eq!(ends(src, dst).write(&mut frame), Err(error));
         assert!(frame.iter().all(|byte| *byte == 0xee));
+    }
+}
+
+#[test]
+fn a_checksum_that_comes_out_as_zero_is_written_as_ones() {
+    for text in ["192.0.2.1:9", "[fd00::1]:9"] {
+        let end = text.parse().unwrap();
+        let ends = ends(end, end);
+        let at = ends.header_bytes();
+        let mut frame = vec![0; at + 2];
+        ends.write(&mut frame).unwrap();
+        // The checksum is what the sum lacks of all ones; as payload it leaves nothing.
+        frame.copy_within(at - 2..at, at);
+        ends.write(&mut frame).unwrap();
+        assert_eq!(frame[at - 2..at], [0xff, 0xff]);
+        assert!(udp(&frame).unwrap().checksum_ok());
+    }
+}
+
+#[test]
+fn the_longest_datagram_fits_the_length_field_of_ipv4() {
+    for text in ["192.0.2.1:9", "[fd00::1]:9"] {
+        let end = text.parse().unwrap();
+        let ends = ends(end, end);
+        let longest = ends.header_bytes() + 65_535 - 28;
+        let mut frame = vec![0; longest + 1];
+        assert_eq!(ends.write(&mut frame), Err(Malformed::BadLength));
+        assert!(frame.iter().all(|byte| *byte == 0));
+        ends.write(&mut frame[..longest]).unwrap();
+        assert_eq!(ip(&frame).unwrap().payload().len(), 65_535 - 20);
     }
 }

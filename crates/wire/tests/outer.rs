@@ -1,11 +1,19 @@
 //! Tests of tunnels whose outer header ends before the frame does, or does not end here.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use linerate_wire::{HeadMut, Mac, Malformed, Protocol, Tunnel, UdpEnds, ip};
+use linerate_wire::{Head, HeadMut, Mac, Malformed, Protocol, Tunnel, UdpEnds, ip};
 
 const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const DST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+const TUNNEL: Tunnel = Tunnel {
+    src_mac: Mac([2; 6]),
+    dst_mac: Mac([4; 6]),
+    src: IpAddr::V4(SRC),
+    dst: IpAddr::V4(DST),
+    vni: 1,
+};
 
 /// Returns a UDP datagram over IPv4 or IPv6 with an outer IP header, and the room that the header
 /// leaves if it is removed.
@@ -67,19 +75,62 @@ fn a_tunnel_whose_source_route_has_hops_left_does_not_end_here() {
 }
 
 #[test]
+fn options_and_extension_headers_of_the_inner_packet_count_to_its_length() {
+    for outer_v6 in [false, true] {
+        for inner_v6 in [false, true] {
+            let (mut frame, room) = tunnelled(inner_v6, outer_v6);
+            HeadMut::new(&mut frame, 0).pop_ip().unwrap();
+            if inner_v6 {
+                frame.splice(room + 54..room + 54, [17, 0, 1, 4, 0, 0, 0, 0]);
+                (frame[room + 19], frame[room + 20]) = (frame[room + 19] + 8, 60);
+            } else {
+                frame.splice(room + 34..room + 34, [1; 8]);
+                (frame[room + 14], frame[room + 17]) = (0x47, frame[room + 17] + 8);
+            }
+            let inner = frame.len() - room - 14;
+            frame.resize(frame.len() + 3, 0);
+            let head = HeadMut::new(&mut frame, 0);
+            let protocol = if inner_v6 { Protocol::IPV6 } else { Protocol::IPIP };
+            match outer_v6 {
+                true => head.push_ipv6(SRC.to_ipv6_mapped(), DST.to_ipv6_mapped(), protocol),
+                false => head.push_ipv4(SRC, DST, protocol),
+            }
+            .unwrap();
+            assert_eq!(ip(&frame).unwrap().payload().len(), inner, "{inner_v6} {outer_v6}");
+        }
+    }
+}
+
+#[test]
+fn a_popped_tag_is_not_read_from_the_addresses() {
+    // The last four bytes of the sender's address would be read as a tag after the pop.
+    let mut frame = [2, 0, 0, 0, 0, 1, 2, 0, 0x81, 0, 0x0f, 0xff].to_vec();
+    frame.extend([0x81, 0, 0x60, 0x64, 8, 6]);
+    let tag = HeadMut::new(&mut frame, 0).pop_vlan().unwrap();
+    assert_eq!((tag.vid(), tag.pcp()), (100, 3));
+}
+
+#[test]
+fn the_longest_tunnelled_frame_fits_the_length_field_of_ipv4() {
+    let mut frame = vec![0; 200];
+    let inner = frame.len() - TUNNEL.header_bytes();
+    let longest = 65_535 - 36 - inner;
+    let mut head = HeadMut::new(&mut frame, longest + 1);
+    assert_eq!(head.reborrow().push_vxlan(&TUNNEL), Err(Malformed::BadLength));
+    assert_eq!(head.reborrow().push_geneve(&TUNNEL), Err(Malformed::BadLength));
+    head = HeadMut::new(&mut frame, longest);
+    head.push_vxlan(&TUNNEL).unwrap();
+    let outer = Head::new(&frame, longest).ip().unwrap();
+    assert_eq!((outer.payload().len(), outer.behind()), (186 - 20, longest));
+}
+
+#[test]
 fn a_packet_of_any_length_is_too_long_and_not_a_panic() {
-    let tunnel = Tunnel {
-        src_mac: Mac([2; 6]),
-        dst_mac: Mac([4; 6]),
-        src: SRC.into(),
-        dst: DST.into(),
-        vni: 1,
-    };
     for behind in [70_000, usize::MAX] {
         let mut frame = vec![0; 200];
         let mut head = HeadMut::new(&mut frame, behind);
-        assert_eq!(head.reborrow().push_vxlan(&tunnel), Err(Malformed::BadLength));
-        assert_eq!(head.reborrow().push_geneve(&tunnel), Err(Malformed::BadLength));
+        assert_eq!(head.reborrow().push_vxlan(&TUNNEL), Err(Malformed::BadLength));
+        assert_eq!(head.reborrow().push_geneve(&TUNNEL), Err(Malformed::BadLength));
         let gre = Protocol(47);
         assert_eq!(head.reborrow().push_ipv4(SRC, DST, gre), Err(Malformed::BadLength));
         let [src, dst] = [SRC, DST].map(|addr| addr.to_ipv6_mapped());

@@ -353,12 +353,12 @@ fn only_what_is_asked_for_is_answered() {
     let echo = Packet::new(true, 2, false, b"ping").bytes();
     assert!(nd_mut(&mut echo.clone()).is_err());
     let option = [&[7; 16][..], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
+    let message = |code_u8| {
+        let kind = Icmpv6Type::Unknown { type_u8: 135, code_u8, bytes5to8: [0; 4] };
+        TransportHeader::Icmpv6(Icmpv6Header::new(kind))
+    };
     let mut packet = Packet::new(true, 2, false, &option);
-    packet.transport = TransportHeader::Icmpv6(Icmpv6Header::new(Icmpv6Type::Unknown {
-        type_u8: 135,
-        code_u8: 0,
-        bytes5to8: [0; 4],
-    }));
+    packet.transport = message(0);
     packet.set_hops(255);
     let good = packet.bytes();
     assert!(nd_mut(&mut good.clone()).is_ok());
@@ -368,6 +368,16 @@ fn only_what_is_asked_for_is_answered() {
     packet.set_hops(254);
     assert!(nd_mut(&mut packet.bytes()).is_err(), "a router forwarded it");
     packet.set_hops(255);
+    packet.transport = message(1);
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "a code that no solicitation has");
+    packet.transport = message(0);
+    let mut detection = packet.clone();
+    if let Net::V6(ip) = &mut detection.net {
+        ip.source = [0; 16];
+    }
+    assert!(nd_mut(&mut detection.bytes()).is_err(), "there is no address to answer to");
+    packet.payload.truncate(18);
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "an option that is cut off");
     packet.payload.truncate(16);
     assert!(nd_mut(&mut packet.bytes()).is_err(), "the sender says no address");
     packet.payload.extend([9, 0, 1, 1, 2, 0, 0, 0, 0, 1]);
