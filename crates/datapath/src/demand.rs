@@ -356,4 +356,21 @@ mod tests {
         assert!(h.to_string().starts_with("worker 0 batches 128 + worker 0 hot list 1024 + a"));
         assert!(h.to_string().ends_with(" + ring r both ways 256 + c backlog 200 = 2008"), "{h}");
     }
+
+    #[test]
+    fn each_queue_of_a_port_has_a_discipline_of_its_own() {
+        let texts = ["a=null:", "b=null:,queues=2,qdisc=fifo,limit=10"];
+        let ports = ports::plan(named(&texts), &[(0, 1)]).unwrap();
+        let demands = demands(&ports, &[0; 2], &[vec![0], vec![0, 1]]);
+        let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
+        let h = holders(&demands, 0, sizes, &[Some(50); 2], usize::MAX).to_string();
+        assert!(h.contains(" + b qdisc 20"), "{h}");
+    }
+
+    #[test]
+    fn ports_of_a_division_have_one_pool() {
+        let ports = ports::plan(named(&["null:", "memif:b", "null:"]), &[]).unwrap();
+        let fan = Fan { from: 0, outputs: vec![1] };
+        assert_eq!(pools(&ports, &[], &[fan]), [1, 1, 0]);
+    }
 }

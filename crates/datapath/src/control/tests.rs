@@ -175,3 +175,20 @@ fn orders_that_were_taken_and_not_executed_are_refused() {
     assert!(pending[0].answer().is_none());
     assert_eq!(&*pending[1].answer().unwrap().unwrap_err().why, "its worker has ended");
 }
+
+#[test]
+fn results_of_two_workers_keep_the_note_and_the_longer_time() {
+    let setting = Setting::TxBatch(TxBatch::Auto);
+    let one = |note: Option<&str>, packets, ms| Applied {
+        asked: setting,
+        applied: setting,
+        note: note.map(str::to_owned),
+        packets,
+        took: Duration::from_millis(ms),
+    };
+    for (a, b) in
+        [(one(Some("why"), 1, 9), one(None, 2, 4)), (one(None, 1, 4), one(Some("why"), 2, 9))]
+    {
+        assert_eq!(a.join(b), one(Some("why"), 3, 9));
+    }
+}

@@ -199,4 +199,20 @@ mod tests {
         };
         assert_eq!(flow(Trust::Private), flow(Trust::Exported));
     }
+
+    #[test]
+    fn fragments_of_ipv6_are_one_flow() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, seed) = (pool.local(), Seed::random());
+        let mut flow = |offset_and_more: [u8; 2], first: [u8; 4]| {
+            let mut frame = vec![2; 12];
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 44, 64]);
+            frame.extend([7; 32]);
+            frame.extend([17, 0, offset_and_more[0], offset_and_more[1], 0, 0, 0, 1]);
+            frame.extend(first);
+            frame.extend([0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            seed.flow(Key::Connection, &mem.alloc_copy(&frame).unwrap())
+        };
+        assert_eq!(flow([0, 1], [0, 1, 0, 2]), flow([0, 16], [0, 9, 0, 9]));
+    }
 }

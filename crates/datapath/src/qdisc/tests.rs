@@ -1,6 +1,7 @@
 //! Tests properties of every discipline, and the use of each one.
 
 mod bound;
+mod codel;
 mod exported;
 mod extremes;
 mod flood;

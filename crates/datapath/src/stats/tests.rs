@@ -223,3 +223,13 @@ fn turn_waits_for_no_reader_and_the_next_one_publishes_a_change_of_health() {
     let health = PortStats::read(&entry).health;
     assert!(turned != Turned::Again && matches!(health, Health::Down(_)), "{turned:?}, {health:?}");
 }
+
+#[test]
+fn packets_in_the_disciplines_of_all_queues_are_counted() {
+    let (entry, _worker) = port(vec![Losing::new(None, 0), Losing::new(None, 0)]);
+    for (_, slot) in &entry.queues {
+        let counts = QdiscCounts { marked: 1, ..QdiscCounts::default() };
+        slot.report.lock().unwrap().qdisc = Some(counts);
+    }
+    assert_eq!(PortStats::read(&entry).qdisc.unwrap().marked, 2);
+}

@@ -66,6 +66,12 @@ impl Clear {
         page.ends[0].given.store(given, Ordering::Relaxed);
         page
     }
+
+    /// Sets the number of packets that the page's end has received.
+    #[cfg(test)]
+    pub fn receives(&self, received: u64) {
+        self.ends[0].received.store(received, Ordering::Relaxed);
+    }
 }
 
 /// A worker's handle for writing its page.

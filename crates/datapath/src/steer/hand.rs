@@ -215,4 +215,28 @@ mod tests {
         hand.sent();
         assert!(!hand.has_left(second, true) && hand.has_left(second, false));
     }
+
+    #[test]
+    fn more_sent_than_handed_is_of_another_sender() {
+        let near = Arc::<QueueStats>::default();
+        let far = Far { page: Clear::of(1, 0), end: 0, out: Vec::new() };
+        let mut hand = Hand::new(near.clone(), Some((Clear::of(0, 1), 0)), Some(far), false);
+        let first = hand.handed();
+        near.count_tx(2, 120);
+        hand.sent();
+        hand.advance();
+        assert!(!hand.has_left(first, true), "the second packet in the ring may be this one");
+    }
+
+    #[test]
+    fn a_newer_mark_that_holds_is_seen_by_the_same_call() {
+        let near = Arc::<QueueStats>::default();
+        let page = Clear::of(0, 0);
+        let far = Far { page: page.clone(), end: 0, out: Vec::new() };
+        let mut hand = Hand::new(near, None, Some(far), false);
+        hand.mark = Some(0);
+        page.receives(5);
+        hand.advance();
+        assert_eq!(hand.left, 5);
+    }
 }

@@ -172,3 +172,32 @@ impl Output {
         self.has_passed && far.is_read()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_does_not_end_by_what_an_earlier_one_found() {
+        let (signals, steering) = (Signals::new(), Steering::new("a", &["b"]).unwrap());
+        let output = Output::new(0, Arc::default(), None);
+        let mut pause = Pause::new(0, vec![output], signals.clone(), &steering);
+        let mut now = Instant::now();
+        let mut gone_after_pause = || {
+            for _ in 0..3 {
+                signals.refused.store(true, Ordering::Relaxed);
+                pause.turned(&[], now);
+                now += PATIENCE - Duration::from_millis(1);
+            }
+            assert!(pause.begun.is_some());
+            pause.turned(&[], now);
+            assert!(pause.begun.is_none());
+            now += Duration::from_secs(1);
+            (signals.gone.load(Ordering::Relaxed), signals.clears.load(Ordering::Relaxed))
+        };
+        for _ in 0..2 {
+            let (gone, clears) = gone_after_pause();
+            assert_eq!(gone, clears);
+        }
+    }
+}

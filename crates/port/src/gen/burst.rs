@@ -132,4 +132,11 @@ mod tests {
         burst.asked();
         assert_eq!(burst.wake_ns, known);
     }
+
+    #[test]
+    fn an_interrupted_sample_counts_no_more_than_the_longest() {
+        let mut burst = Burst::new(None, 1e6);
+        burst.measured(80_000_000);
+        assert_eq!(burst.wake_ns, (WAKE_NS * 7 + SAMPLE_MAX_NS) / 8);
+    }
 }

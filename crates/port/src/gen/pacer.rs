@@ -233,4 +233,15 @@ mod tests {
         pace.settle(7, &mut Batch::with_capacity(1));
         assert_eq!((pace.report().asked, pace.report().sent, pace.report().unsent), (10, 7, 3));
     }
+
+    #[test]
+    fn packets_of_every_call_are_settled() {
+        let (mut pace, t0) = (Pacer::pps(1000), Instant::now());
+        let mut batch = Batch::with_capacity(1);
+        for ms in [0, 1] {
+            pace.due(t0 + Duration::from_millis(ms));
+            pace.settle(1, &mut batch);
+        }
+        assert_eq!((pace.report().sent, pace.report().unsent), (2, 0));
+    }
 }

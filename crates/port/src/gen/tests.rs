@@ -234,3 +234,25 @@ fn impossible_traffic_is_refused() {
         assert!(e.why.contains("1e12 packets"), "{e}");
     }
 }
+
+#[test]
+fn stamps_are_the_meant_times_in_both_kinds_of_memory() {
+    for trust in [Trust::Private, Trust::Exported] {
+        let pool = Pool::builder().frames(64).trust(trust).build().unwrap();
+        let spec = crate::parse("gen:,rate=1kpps").unwrap();
+        let mut queue = GenQueue::new(Traffic::of(&spec).unwrap(), None).unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(3));
+        queue.rx(&mut mem, &mut batch, 1);
+        std::thread::sleep(Duration::from_millis(3));
+        assert_eq!(queue.rx(&mut mem, &mut batch, 2).packets, 2);
+        let times: Vec<u64> = batch
+            .iter()
+            .map(|skb| {
+                let mut frame = vec![0; skb.len()];
+                skb.copy_to(0, &mut frame);
+                stamp::read(&frame).unwrap().time_ns
+            })
+            .collect();
+        assert_eq!(times[2] - times[0], 2_000_000, "{trust:?}");
+    }
+}

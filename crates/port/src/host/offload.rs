@@ -275,6 +275,30 @@ mod tests {
         assert_eq!(ledger.dropped(DropReason::MALFORMED), 1);
     }
 
+    #[test]
+    fn checksum_of_a_datagram_that_comes_out_as_zero_is_written_as_ones() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let finished = |frame: &[u8], offload| {
+            let mut skb = pool.local().alloc_copy(frame).unwrap();
+            skb.set_offload(offload);
+            finish_one(&mut skb, offload).unwrap();
+            testing::bytes(&skb)
+        };
+        for (protocol, offload, zero) in [
+            (headers::UDP, testing::PARTIAL, [0xff, 0xff]),
+            (headers::TCP, Offload { csum_offset: 16, ..testing::PARTIAL }, [0, 0]),
+        ] {
+            let at = usize::from(offload.csum_start + offload.csum_offset);
+            let mut frame = testing::ipv4(protocol, 100);
+            let check = finished(&frame, offload)[at..at + 2].to_vec();
+            // Added to the last bytes, the checksum leaves nothing.
+            let end = frame.len() - 2;
+            let word = checksum::add(checksum::sum(&frame[end..]), checksum::sum(&check));
+            frame[end..].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(finished(&frame, offload)[at..at + 2], zero);
+        }
+    }
+
     /// An SCTP packet with an INIT chunk, and the CRC that a foreign implementation wrote into it.
     fn sctp_init() -> Vec<u8> {
         let mut packet = vec![0; 40];

@@ -294,4 +294,35 @@ mod tests {
         no_checksum[40..42].fill(0);
         assert_eq!(unfinished(&no_checksum), None);
     }
+
+    #[test]
+    fn a_crc_is_not_found_by_the_sum_around_it() {
+        use crate::host::testing::{VXLAN, over_udp};
+        let mut inner = frame(SCTP, 100);
+        inner[42..46].fill(0);
+        let mut packet = over_udp(false, 4789, &VXLAN, &inner);
+        let ip = IpHeader::first(&packet).unwrap();
+        packet[40..42].fill(0);
+        let pseudo = ip.pseudo(&packet, (packet.len() - 34) as u16).unwrap();
+        let headers = checksum::add(pseudo, checksum::sum(&packet[34..84]));
+        let check = checksum::finish(headers);
+        packet[40..42].copy_from_slice(&check.to_be_bytes());
+        assert_eq!(unfinished(&packet), None);
+    }
+
+    #[test]
+    fn a_packet_behind_an_old_service_tag_is_found_unfinished() {
+        let mut packet = frame(UDP, 100);
+        packet.splice(12..12, [0x91, 0, 0, 7, 0x81, 0, 0, 5]);
+        assert_eq!(unfinished(&packet), Some((42, 6)));
+    }
+
+    #[test]
+    fn a_source_route_without_an_address_is_not_stepped_over() {
+        for kind in [2, 4] {
+            let packet = ipv6(43, &[UDP, 0, kind, 1, 0, 0, 0, 0], UDP, 64);
+            let ip = IpHeader::first(&packet).unwrap();
+            assert_eq!((ip.end, ip.protocol), (54, 43));
+        }
+    }
 }

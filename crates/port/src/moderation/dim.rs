@@ -276,4 +276,18 @@ mod tests {
             assert!(i > 64 || dim.profile == expected, "{i}: {dim:?}");
         }
     }
+
+    #[test]
+    fn a_load_that_drifts_away_is_noticed_as_well() {
+        let mut dim = Dim::default();
+        walk(&mut dim, &[(100.0, 50.0), (120.0, 40.0), (140.0, 30.0), (160.0, 20.0)]);
+        assert_eq!(walk(&mut dim, &[(150.0, 20.0), (140.0, 20.0)]), [4, 3]);
+    }
+
+    #[test]
+    fn a_walk_that_leaves_its_top_counts_its_steps_anew() {
+        let mut dim = Dim::default();
+        walk(&mut dim, &[(100.0, 50.0), (120.0, 40.0), (140.0, 30.0), (160.0, 20.0)]);
+        assert_eq!(walk(&mut dim, &[(50.0, 20.0), (60.0, 20.0), (70.0, 20.0)]), [3, 2, 1]);
+    }
 }

@@ -383,4 +383,13 @@ mod tests {
         assert!(resumed(HOLD, INTERRUPTED_MAX / 2) && resumed(HOLD - HOLD / 10, Duration::ZERO));
         assert!(!resumed(HOLD, INTERRUPTED_MAX) && !resumed(HOLD / 2, Duration::ZERO));
     }
+
+    #[test]
+    fn a_probe_that_was_given_up_is_tried_again_later_each_time() {
+        let mut slowdown = Slowdown::default();
+        for n in 1..=3 {
+            slowdown.give_up();
+            assert_eq!(slowdown.left, BELIEVED_MIN * (1 << n));
+        }
+    }
 }

@@ -459,3 +459,19 @@ fn an_interface_without_a_carrier_does_not_hold_packets_for_ever() {
         assert_eq!(a.health(), Health::Up);
     });
 }
+
+#[test]
+fn stamps_have_the_fractions_of_a_second() {
+    in_netns(|| {
+        veth(1500);
+        let (mut near, mut far) = (queue("packet:v0"), queue("packet:v1"));
+        let fractions: Vec<u64> = (0..3)
+            .map(|seq| {
+                send(&mut near, &[stamped(seq, 60)], Offload::NONE);
+                let got = receive(&mut far, 1);
+                got.iter().next().unwrap().stamp_ns().unwrap() % 1_000_000_000
+            })
+            .collect();
+        assert!(fractions.iter().any(|ns| *ns != 0), "{fractions:?}");
+    });
+}

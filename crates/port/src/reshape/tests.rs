@@ -291,3 +291,23 @@ fn a_refused_header_leaves_the_packet_as_it_was() {
     let mut skb = unfinished(&exported, 4);
     assert_eq!(skb.push_vlan(VlanTag::new(1, 1)), Err(DropReason::UNSUPPORTED));
 }
+
+#[test]
+fn a_tag_on_the_longest_packet_is_too_long() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut skb = unfinished(&pool, 65_505);
+    assert_eq!(skb.len(), LONGEST_BYTES - 2);
+    let before = bytes(&skb);
+    assert_eq!(skb.push_vlan(VlanTag::new(1, 1)), Err(DropReason::TOO_LONG));
+    assert!(bytes(&skb) == before);
+}
+
+#[test]
+fn a_refused_resize_leaves_the_packet_as_it_was() {
+    let pool = pool();
+    let mut skb = unfinished(&pool, 4);
+    skb.push_vxlan(&tunnel(true)).unwrap();
+    let (before, left) = (bytes(&skb), skb.offload());
+    assert!(skb.set_udp_payload_len(200).is_err());
+    assert!(bytes(&skb) == before && skb.offload() == left);
+}

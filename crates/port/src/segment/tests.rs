@@ -294,6 +294,18 @@ fn datagrams_of_a_train_have_lengths_of_their_own() {
 }
 
 #[test]
+fn checksum_of_a_datagram_that_comes_out_as_zero_is_written_as_ones() {
+    let udp = Offload { gso_type: GSO_UDP_L4, csum_offset: 6, ..SUPER };
+    let mut frame = ipv4(17, 2500);
+    let first = &cut(&frame, udp, 64).unwrap()[0];
+    // Added to the payload, the checksum leaves nothing.
+    let word = checksum::add(be16(&frame, 42), be16(first, 40));
+    put(&mut frame, 42, word);
+    let first = &cut(&frame, udp, 64).unwrap()[0];
+    assert!(whole(first) && be16(first, 40) == u16::MAX, "{:x}", be16(first, 40));
+}
+
+#[test]
 fn superframe_of_headers_alone_leaves_as_one_packet() {
     let mut segment = ipv4(6, 0);
     segment[47] = 0x10 | FIN_PSH;
@@ -382,4 +394,12 @@ fn superframe_is_cut_into_all_its_segments_or_none() {
     assert_eq!(fields[1..], segments);
     drop((skb, out));
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn headers_without_payload_are_one_packet_on_the_wire() {
+    let pool = Pool::builder().frames(16).build().unwrap();
+    let mut skb = pool.local().alloc_copy(&ipv4(6, 0)).unwrap();
+    skb.set_offload(SUPER);
+    assert_eq!(wire_bytes(&skb), 54);
 }

@@ -260,4 +260,10 @@ mod tests {
         let found = verifier.found();
         assert_eq!((found.packets, found.corrupted, found.foreign), (1, 1, 1));
     }
+
+    #[test]
+    fn a_second_copy_of_a_reordered_packet_is_a_duplicate() {
+        let found = Verified { packets: 4, reordered: 1, duplicated: 1, ..Verified::default() };
+        assert_eq!(feed(&[0, 2, 1, 1]), found);
+    }
 }

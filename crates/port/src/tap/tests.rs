@@ -133,3 +133,18 @@ fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
         assert!(ip("-o link show m0").contains("m0"));
     });
 }
+
+#[test]
+fn broadcasts_and_multicasts_are_marked() {
+    in_netns(|| {
+        let mut tap = queue("tap:t0,up");
+        let mut host = queue("packet:t0");
+        let to = |first| [&[first][..], &ipv4(17, 20)[1..]].concat();
+        let mut broadcast = ipv4(17, 20);
+        broadcast[..6].fill(0xff);
+        send(&mut host, &[to(2), to(3), broadcast], Offload::NONE);
+        let got = receive_if(&mut tap, 3, is_ipv4);
+        let kinds: Vec<_> = got.iter().map(|skb| skb.packet_type()).collect();
+        assert_eq!(kinds, [PacketType::Host, PacketType::Multicast, PacketType::Broadcast]);
+    });
+}

@@ -120,6 +120,10 @@ mod tests {
         let does = TxOffload::Untunnelled;
         let caps = Caps { checksum: does, gso: does, ..Caps::default() };
         assert_eq!(leave(&pool, caps, &ipv4(17, 100), PARTIAL)[1], tagged(&ipv4(17, 100)));
+        // Without headroom the packet with its tag is a copy.
+        let bare = Pool::builder().frames(256).headroom(0).build().unwrap();
+        assert_eq!(leave(&bare, Caps::default(), &ipv4(17, 100), PARTIAL), sent);
+        assert_eq!(leave(&bare, Caps::default(), &ipv4(6, 4000), testing::SUPERFRAME), segments);
     }
 
     #[test]

@@ -425,3 +425,16 @@ fn packet_of_another_pool_that_the_queues_pool_can_never_hold_is_too_long() {
     let dropped = [&pool, &other].map(|pool| pool.ledger().dropped(DropReason::TOO_LONG));
     assert_eq!(dropped.iter().sum::<u64>(), 1);
 }
+
+#[test]
+fn copies_of_packets_of_other_pools_are_counted() {
+    let [pool, other] = [(); 2].map(|()| Pool::builder().frames(64).build().unwrap());
+    let (mut device, mut batch) = (Device::with(Caps::IN_PROCESS), Batch::with_capacity(2));
+    for pool in [&pool, &other] {
+        batch.push(pool.local().alloc_copy(&[7; 100]).unwrap()).unwrap();
+    }
+    let mut prep = TxPrep::new(&Caps::IN_PROCESS);
+    prep.keep_to(&pool);
+    prep.xmit(&mut device, &mut pool.local(), &mut batch);
+    assert_eq!((device.sent.len(), prep.copied_bytes()), (2, 100));
+}

@@ -337,3 +337,16 @@ fn queue_that_is_left_goes_on_with_the_next_connection() {
     drop((near, far, batch, mem));
     settled(&pool);
 }
+
+#[test]
+fn the_end_of_a_connection_of_two_queues_is_counted_once() {
+    let (name, pool) = (name(), exported());
+    let mut far = open(&format!("memif:{name},role=server,rings=2"), &pool);
+    let mut near = open(&format!("memif:{name},size=64,rings=2"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    drop(near);
+    let mut mem = pool.local();
+    until_up(false, &mut far, &mut mem);
+    let resets: u64 = far.queues.iter_mut().map(|queue| queue.counters().driver.resets).sum();
+    assert_eq!(resets, 1);
+}

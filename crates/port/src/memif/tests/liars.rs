@@ -181,6 +181,7 @@ fn empty_packets_count_against_the_budget_of_a_turn() {
                 let mut out: Batch = Batch::with_capacity(8);
                 assert_eq!(port.queues[0].rx(&mut pool.local(), &mut out, 2).packets, 0);
             }
+            assert_eq!(pool.ledger().created, 0, "{}", pool.ledger());
             assert_eq!(port.queues[0].health(), Health::Up);
         };
         let empty = Desc { len: 0, ..buffer(0) };
@@ -453,5 +454,29 @@ fn a_client_may_write_anything_at_any_time() {
         super::peer::turn(&mut port, &mut pool.local());
     }
     drop(port);
+    settled(&pool);
+}
+
+#[test]
+fn each_packet_waits_for_a_second_before_it_is_dropped() {
+    let (name, pool) = (name(), pool(Trust::Private));
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let client = Client::connected(&name, &mut port, &mut mem);
+    (0..RING).for_each(|i| client.to.ring.set(i, Desc { len: 100, ..buffer(i) }));
+    for _ in 0..3 {
+        batch.push(mem.alloc_copy(&[1; 450]).unwrap()).unwrap();
+    }
+    let start = Instant::now();
+    while !batch.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} wait", batch.len());
+        if !port.queues[0].arm(Want::Room) {
+            port.queues[0].xmit(&mut mem, &mut batch);
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(pool.ledger().dropped(linerate_skb::DropReason::TOO_LONG), 2);
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    drop((port, batch, mem));
     settled(&pool);
 }

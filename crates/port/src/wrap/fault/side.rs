@@ -296,3 +296,23 @@ fn shorten(skb: &mut Skb, dice: &mut Dice) -> bool {
     let len = skb.len();
     len > 1 && skb.is_linear() && skb.trim(1 + dice.below(len - 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Plan;
+    use super::*;
+
+    #[test]
+    fn packets_in_a_delay_or_set_aside_are_returned_as_dropped() {
+        let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
+        let (mut mem, stats) = (pool.local(), FaultStats::default());
+        for fault in [Fault::Delay(Duration::from_secs(9)), Fault::Reorder { behind: 3 }] {
+            let plan = Plan::new(1).tx(fault, 1);
+            let [_, tx] = plan.sides();
+            let (mut side, now) = (Side::new(tx), Now { turn: 0, at: Instant::now() });
+            side.admit(mem.alloc_copy(&[7; 100]).unwrap(), now, &stats);
+            let dropped = side.discard(DropReason::STOPPED);
+            assert_eq!((dropped.packets, dropped.bytes), (1, 100));
+        }
+    }
+}
