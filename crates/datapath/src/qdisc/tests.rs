@@ -576,26 +576,3 @@ fn hundred_thousand_flows_are_told_apart_and_evicted() {
     qdisc.purge(DropReason::STOPPED, &mut mem);
     assert_eq!(pool.ledger().in_flight, 0);
 }
-
-/// A stage can trim a packet to nothing: its queue has no bytes, and is still the one to drop from.
-#[test]
-fn packets_without_a_byte_are_within_every_limit_too() {
-    for which in 0..8 {
-        let mut bench = Bench::new(any_qdisc(which));
-        let mut batch = Batch::with_capacity(64);
-        bench.mem.alloc(&mut batch, 64);
-        assert!(batch.iter().all(Skb::is_empty));
-        bench.qdisc.enqueue(&mut batch, 64, bench.now(), &mut bench.mem);
-        bench.check();
-        let held = bench.qdisc.counts().held;
-        assert!((1..=20).contains(&held.packets) && held.bytes == 0, "{which}: {held:?}");
-        assert_eq!(bench.qdisc.counts().dropped.packets, 64 - held.packets);
-        let mut out = Batch::with_capacity(64);
-        while bench.wait() {
-            bench.qdisc.dequeue(&mut out, ALL, bench.now(), &mut bench.mem);
-        }
-        assert_eq!(out.len(), held.packets, "{which}");
-        out.consume(&mut bench.mem);
-        bench.check();
-    }
-}
