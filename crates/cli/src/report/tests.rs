@@ -242,3 +242,11 @@ fn port_with_several_queues_has_a_line_with_the_packets_of_each() {
     assert!(text.contains("queues   veth0: rx 8,000,000 + 12,331, tx 0 + 0\n"), "{text}");
     assert!(!text.contains("veth1: rx"), "{text}");
 }
+
+#[test]
+fn line_of_a_sink_names_what_it_found_beside_losses() {
+    let mut found = linerate::Verified::default();
+    (found.lost, found.duplicated, found.late, found.foreign) = (1, 2, 3, 4_000);
+    let line = "verify   lost 1, reordered 0, corrupted 0, duplicated 2, late 3, foreign 4,000\n";
+    assert_eq!(verified(&found), line);
+}

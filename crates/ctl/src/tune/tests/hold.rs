@@ -208,3 +208,67 @@ fn revert_of_a_hold_ends_once_the_device_has_the_former_one() {
     }
     running.stop(LONG).check().unwrap();
 }
+
+/// The hold of a device that counts no packets.
+#[derive(Debug, Default)]
+struct Uncounted(Mutex<DeviceHold>);
+
+impl HoldControl for Uncounted {
+    fn hold(&self) -> Option<DeviceHold> {
+        Some(*self.0.lock().unwrap())
+    }
+
+    fn check(&self, hold: DeviceHold) -> Result<()> {
+        match hold.frames {
+            None => Ok(()),
+            Some(_) => Err(Error::new(Code::Unsupported, "cannot set the hold", "no packets")),
+        }
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        self.check(hold)?;
+        *self.0.lock().unwrap() = hold;
+        Ok(())
+    }
+}
+
+struct HeldUncounted(Arc<Uncounted>);
+
+impl Layer for HeldUncounted {
+    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
+        let hold: Arc<dyn HoldControl> = self.0.clone();
+        Some(Arc::downgrade(&hold))
+    }
+}
+
+#[test]
+fn hold_is_recorded_before_it_is_set_and_not_if_it_is_refused() {
+    let device = Arc::new(Uncounted::default());
+    let engine = Engine::builder().port("west", "gen:count=1").port("east", "sink:");
+    let engine = engine.wire("west", "east").wrap("west", {
+        let device = device.clone();
+        move |ops, _| Ok(Box::new(Wrapped::around(ops, HeldUncounted(device.clone()))))
+    });
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    let worker = engine.into_workers().remove(0);
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let record = {
+        let (recorded, device) = (recorded.clone(), device.clone());
+        move |port: &str, hold: DeviceHold| {
+            recorded.lock().unwrap().push((port.to_owned(), hold, device.hold().unwrap()));
+        }
+    };
+    let mut target = Target::new(worker.control(), stats, Box::new(record));
+    let now = Instant::now();
+    let e = target.begin(&change("west", ("hold", "1ms,frames=8"), None), now).unwrap_err();
+    assert_eq!((&*e.code, recorded.lock().unwrap().len()), ("E-UNSUPPORTED", 0));
+    let mut of_queue = change("west", ("hold", "1ms"), None);
+    of_queue.queue = Some(0);
+    assert_eq!(target.begin(&of_queue, now).unwrap_err().code, "E-USAGE");
+    let pending = target.begin(&change("west", ("hold", "1ms"), None), now).unwrap();
+    target.finish(&pending, now).unwrap().unwrap();
+    let hold: DeviceHold = "1ms".parse().unwrap();
+    assert_eq!(*recorded.lock().unwrap(), [("west".into(), hold, DeviceHold::default())]);
+    assert_eq!(device.hold(), Some(hold));
+}
