@@ -145,12 +145,12 @@ impl Link {
             // The interface is probably in another namespace: treat it as up until the device
             // refuses a packet.
             Err(e) if e.code == Code::NoDevice && self.by_descriptor => Health::Up,
-            Err(e) if e.code == Code::NoDevice => {
-                let why = format!(
-                    "the interface was deleted, or moved to another network namespace ({})",
-                    e.why
-                );
-                return self.fail(&why, "if it exists again, open the port again: ip -br link");
+            Err(mut e) if e.code == Code::NoDevice => {
+                // Otherwise the error has the name of its namespace.
+                if e.why.starts_with("SIOCGIF") {
+                    e.why = "the interface was deleted, or moved to another namespace".into();
+                }
+                Health::Failed(e)
             }
             // The state is unknown: do not change it.
             Err(_) => self.health.clone(),
