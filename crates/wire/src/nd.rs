@@ -19,6 +19,8 @@ const ADVERTISEMENT: u8 = 136;
 const HOPS: u8 = 255;
 /// The flags "solicited" and "override" of an advertisement, in the first word after the checksum.
 const SOLICITED_OVERRIDE: u16 = 0x6000;
+/// First byte of a multicast address.
+const MULTICAST: u8 = 0xff;
 /// Length of the target address; options follow it.
 const TARGET_BYTES: usize = 16;
 /// The option with a sender's MAC address, and next the one with a target's: kind, and length in
@@ -29,7 +31,7 @@ const TARGETS_MAC: [u8; 2] = [2, 1];
 /// Returns a view for answering the neighbour solicitation in `frame`.
 ///
 /// Errors: [`Malformed::NotNd`] for another message, for one that a node must not answer (forwarded
-///         by a router, checksum wrong), and for one without the sender's MAC address, as
+///         by a router, checksum wrong, an option that is cut off, a multicast target), and for one without the sender's MAC address, as
 ///         duplicate address detection sends it: the answer would be longer.
 /// Cost:   reads the whole message.
 pub fn nd_mut(frame: &mut [u8]) -> Result<NdMut<'_>, Malformed> {
@@ -47,17 +49,23 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<NdMut<'_>, Malformed> {
     Ok(NdMut { icmp: icmp::write(head)?, mac_at })
 }
 
-/// Returns the offset in the payload of the option with the sender's MAC address.
+/// Returns the offset in the payload of the first option with the sender's MAC address; `None` also if the target is a
+/// multicast address, or if any option has no length or is cut off.
 fn mac_option(payload: &[u8]) -> Option<usize> {
-    let mut at = TARGET_BYTES;
-    loop {
-        let option = payload.get(at..)?;
-        if option.len() >= 8 && option[..2] == SENDERS_MAC {
-            return Some(at);
+    let (mut at, mut found) = (TARGET_BYTES, None);
+    let is_multicast = *payload.first()? == MULTICAST;
+    while at < payload.len() {
+        let option = &payload[at..];
+        let len = 8 * usize::from(*option.get(1)?);
+        if len == 0 || len > option.len() {
+            return None;
         }
-        let len @ 1.. = usize::from(*option.get(1)?) else { return None };
-        at += 8 * len;
+        if option[..2] == SENDERS_MAC {
+            found = found.or(Some(at));
+        }
+        at += len;
     }
+    found.filter(|_| !is_multicast)
 }
 
 /// A neighbour solicitation: a request for the MAC address of an IPv6 address.

@@ -318,6 +318,7 @@ proptest! {
     #[test]
     fn an_advertisement_equals_writing_it_anew(target: [u8; 16], nonce: bool, asker: [u8; 16]) {
         let asker = if asker == [0; 16] { [1; 16] } else { asker };
+        let target = if target[0] == 0xff { [2; 16] } else { target };
         let other = if nonce { vec![14, 1, 1, 2, 3, 4, 5, 6] } else { Vec::new() };
         let body = |option: [u8; 8]| [&target[..], &other, &option].concat();
         let mut packet = Packet::new(true, 2, false, &body([1, 1, 2, 0, 0, 0, 0, 1]));
@@ -376,7 +377,13 @@ fn only_what_is_asked_for_is_answered() {
         ip.source = [0; 16];
     }
     assert!(nd_mut(&mut detection.bytes()).is_err(), "there is no address to answer to");
-    packet.payload.truncate(18);
+    for (more, why) in [(&[9, 0][..], "no length"), (&[9, 1, 0], "cut off"), (&[9], "one byte")] {
+        packet.payload = [&option, more].concat();
+        assert!(nd_mut(&mut packet.bytes()).is_err(), "a later option: {why}");
+    }
+    packet.payload = [&[0xff; 16][..], &option[16..]].concat();
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "a multicast target");
+    packet.payload = option[..18].to_vec();
     assert!(nd_mut(&mut packet.bytes()).is_err(), "an option that is cut off");
     packet.payload.truncate(16);
     assert!(nd_mut(&mut packet.bytes()).is_err(), "the sender says no address");
