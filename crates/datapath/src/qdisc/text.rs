@@ -13,9 +13,9 @@ use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
-/// Options that only a discipline has, unless the driver has one of the same name.
-const OF_DISCIPLINES: [&str; 9] =
-    ["limit", "limit_bytes", "flows", "quantum", "target", "interval", "ecn", "mtu", "burst"];
+/// Options that only a discipline has (`mtu=` rather means the interface's), unless the driver has one of the same name.
+const OF_DISCIPLINES: [&str; 8] =
+    ["limit", "limit_bytes", "flows", "quantum", "target", "interval", "ecn", "burst"];
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
 /// Greatest limit in packets of a discipline, as for the option `backlog`.

@@ -523,3 +523,24 @@ fn igb_is_refused_zero_copy_with_frames_whose_room_cuts_packets() {
     assert!(cut("igb", 2048).unwrap().contains("writes 1024 bytes"));
     assert_eq!((cut("igb", 4096), cut("ixgbe", 2048), cut("", 2048)), (None, None, None));
 }
+
+#[test]
+fn small_pool_and_missing_carrier_are_noted_when_the_port_is_opened() {
+    in_netns_with_xdp(|| {
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        let notes = |frames| {
+            let port = Port::open_with("xdp:v0", &pool(frames)).unwrap();
+            let has = |what: &str| port.obtained().refused.iter().any(|why| why.starts_with(what));
+            (has("frames: "), has("carrier: "))
+        };
+        assert_eq!(notes(2048), (true, true));
+        ip("link set v1 up");
+        assert_eq!(notes(8192), (false, false));
+        let packet = Port::open("packet:v0").unwrap();
+        assert!(!packet.obtained().refused.iter().any(|why| why.starts_with("carrier: ")));
+        ip("link set v1 down");
+        let packet = Port::open("packet:v0").unwrap();
+        assert!(packet.obtained().refused.iter().any(|why| why.starts_with("carrier: ")));
+    });
+}
