@@ -454,7 +454,19 @@ fn an_interface_without_a_carrier_does_not_hold_packets_for_ever() {
         veth(1500);
         let mut a = queue("packet:v0,bypass");
         ip("link set v1 down");
-        send(&mut a, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
+        let mut batch = Batch::with_capacity(2);
+        for seq in 0..2 {
+            batch.push(a.local().alloc_copy(&stamped(seq, 60)).unwrap()).unwrap();
+        }
+        // A carrier that is lost for a moment costs no packet.
+        let refused = Instant::now();
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 2));
+        while !batch.is_empty() {
+            assert!(refused.elapsed() < LONG, "{}", a.pool().ledger());
+            a.wait_for(Want::Room, Some(LONG)).unwrap();
+            a.xmit(&mut batch);
+        }
+        assert!(refused.elapsed() >= Duration::from_millis(100), "{:?}", refused.elapsed());
         assert_eq!(a.pool().ledger().dropped(DropReason::DEVICE_DOWN), 2);
         assert_eq!(a.health(), Health::Up);
     });

@@ -173,6 +173,33 @@ fn a_packet_that_is_offered_rarely_and_always_refused_is_dropped_in_the_end() {
     });
 }
 
+#[test]
+fn time_of_a_packet_that_became_too_long_does_not_count_for_the_next_in_its_frame() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set v1 mtu 1400");
+        let mut a = queue("packet:v0");
+        let mut batch = Batch::with_capacity(1);
+        batch.push(a.local().alloc_copy(&stamped(0, 1514)).unwrap()).unwrap();
+        let handle = batch.handles()[0];
+        if a.xmit(&mut batch) > 0 {
+            return eprintln!("skipped: this kernel says that it took what veth drops");
+        }
+        for _ in 0..12 {
+            // Of each pause 100 ms count.
+            std::thread::sleep(Duration::from_millis(110));
+            assert_eq!((a.xmit(&mut batch), batch.len()), (0, 1));
+        }
+        ip("link set v0 mtu 1300");
+        a.xmit(&mut batch);
+        assert_eq!(a.pool().ledger().dropped(DropReason::TOO_LONG), 1);
+        ip("link set v0 mtu 1500");
+        let mut batch = refused_and_short(&mut a);
+        assert_eq!(batch.handles()[0], handle);
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 2));
+    });
+}
+
 /// Offers single packets, as `tx_batch=1` does: there is never a second one to offer.
 #[test]
 fn packets_that_the_kernel_always_drops_are_given_up_if_nothing_is_behind_them() {
