@@ -402,3 +402,46 @@ impl Adaptive {
 fn nanos(time: Duration) -> f64 {
     time.as_nanos() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caps::Gathers;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn device() -> Gathering {
+        Gathering::new(Gathers::NOTHING)
+    }
+
+    #[test]
+    fn full_poll_after_a_long_time_ends_no_silence() {
+        let start = Instant::now();
+        let mut adaptive = Adaptive { accepted: 100 * US, ..Adaptive::default() };
+        let mut found = |ms: u64, packets| {
+            let window = Window { packets, passed: US };
+            adaptive.end_silence(start + Duration::from_millis(ms), window);
+            adaptive.accepted
+        };
+        // Half of 30 ms is less than a silence, and a third of 50 ms, too.
+        assert_eq!([found(0, 1), found(30, 64), found(80, 128)], [100 * US; 3]);
+        assert_eq!(found(110, 63), Duration::ZERO);
+    }
+
+    #[test]
+    fn probe_goes_on_while_the_goal_allows_half_of_its_hold() {
+        for (target, goes_on) in [(125 * US, true), (124 * US, false)] {
+            let mut now = Instant::now();
+            let probe = Probe::begin(250 * US, 1e-4, &device()).unwrap();
+            let mut adaptive = Adaptive { phase: Phase::Probe(probe), ..Adaptive::default() };
+            let mut arrivals = Arrivals::default();
+            arrivals.restart(now);
+            arrivals.add(25);
+            now += 250 * US;
+            let hold =
+                adaptive.round(now, (Duration::ZERO, true), &mut arrivals, |_| target, &device());
+            assert_eq!(hold, goes_on.then_some(250 * US));
+            assert_eq!(adaptive.phase != Phase::Free, goes_on);
+        }
+    }
+}
