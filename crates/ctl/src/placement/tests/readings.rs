@@ -94,3 +94,28 @@ fn original_places_that_are_refused_end_the_search() {
     let read = |is_original: bool, _: usize| Some(if is_original { 100.0 } else { 50.0 });
     assert_eq!(search("original", refuse, read).unwrap_err().code, Code::Cpu);
 }
+
+/// Notes the order in which places are set.
+#[derive(Default)]
+struct Noted(Vec<Places>);
+
+impl Gauge for Noted {
+    fn place(&mut self, places: &[Option<usize>]) -> Result<()> {
+        self.0.push(places.to_vec());
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Option<Reading>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn every_second_round_of_the_comparison_is_backwards() {
+    let (start, other) = (vec![None], vec![Some(0)]);
+    let mut noted = Noted::default();
+    super::super::comparison::in_turn(&start, vec![other.clone()], &mut noted).unwrap();
+    let round = [start.clone(), other.clone(), other, start];
+    assert_eq!(noted.0[..8], [round.clone(), round].concat());
+    assert_eq!(noted.0.len(), 18);
+}

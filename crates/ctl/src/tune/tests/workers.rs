@@ -56,6 +56,31 @@ fn queue_of_a_worker_that_the_socket_does_not_control_is_refused_and_not_reporte
 }
 
 #[test]
+fn one_value_of_a_fixed_hold_is_refused_for_queues_that_differ_in_the_other() {
+    let engine = Engine::builder().port("east", "null:,queues=2").port("west", "null:,queues=2");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    let mut target = Target::new(worker.control(), stats, Box::new(|_, _| ()));
+    let now = Instant::now();
+    let mut set = |queue, settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let port = "west".to_owned();
+        let change = Change { port, queue, settings: settings.collect(), revert_after: None };
+        let pending = target.begin(&change, now).map_err(|e| e.why)?;
+        turn(&mut worker, now);
+        target.finish(&pending, now).unwrap().map(drop).map_err(|e| e.why)
+    };
+    assert_eq!(set(None, &[("rx_usecs", "50")]), Ok(()));
+    assert_eq!(set(Some(1), &[("rx_frames", "8")]), Ok(()));
+    let differ = "its queues differ in the other value";
+    assert_eq!(set(None, &[("rx_usecs", "70")]), Err(differ.into()));
+    assert_eq!(set(Some(1), &[("rx_usecs", "70")]), Ok(()));
+    assert_eq!(set(None, &[("rx_usecs", "70"), ("rx_frames", "8")]), Ok(()));
+    assert_eq!(set(None, &[("rx_frames", "9")]), Ok(()));
+}
+
+#[test]
 fn cpu_of_the_second_worker_is_shown_and_reverted_to_as_its_own() {
     let all = linerate_port::thread::allowed_cpus().unwrap();
     let [first, .., last] = all[..] else { return println!("skipped: one CPU") };
