@@ -186,6 +186,7 @@ fn two_clocks_that_disagree_are_flagged_with_the_likely_reason() {
     assert!(text.contains("\n         the two clocks differ by 50 %, probable cause: starting, "));
     let text = time(Some(50.0), Some(100.0));
     assert!(text.ends_with("busy, and another thread ran on the CPU\n"), "{text}");
+    assert!(text.contains(" differ by 50 %, "), "of the larger one: {text}");
     let alone = "time     50.0 ns CPU/pkt by the kernel  - ns awake/pkt by the workers' clocks\n";
     assert_eq!(time(Some(50.0), None), alone);
 }

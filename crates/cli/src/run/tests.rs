@@ -4,7 +4,7 @@ use super::ran::last_lost;
 use super::watch::PoorPorts;
 use super::*;
 use crate::errors::{CHECK, UNBALANCED};
-use linerate::{Code, Error, Stopped, Verified};
+use linerate::{Code, DropReason, Error, Health, Stopped, Verified};
 use linerate_ctl::report::{FarReport, Passed};
 
 /// Returns a run of ten packets, whose results `spoil` may change.
@@ -65,6 +65,43 @@ fn port_that_was_used_well_for_an_hour_is_told_by_its_irqs_since_the_last_check(
     assert!(check(second / 2, 4000, 4000).is_empty(), "too early to say");
     let [note] = &check(second / 2, 4000, 4000)[..] else { panic!("no note") };
     assert!(note.contains(" 1.0 packets an irq at 8000 irqs a second "), "{note}");
+}
+
+#[test]
+fn port_that_is_down_was_never_met_if_it_passed_nothing_and_was_never_reset() {
+    let mut ports = ran(|_, _| (), Ended::Done).stopped.ports;
+    let down = Error::new(Code::NoDevice, "cannot use v0", "it is down");
+    for passed in 0..4 {
+        ports[1].health = Health::Down(down.clone());
+        let counts = [0, 1, 2].map(|i| u64::from(passed == i + 1));
+        (ports[1].counts.rx_packets, ports[1].counts.tx_packets) = (counts[0], counts[1]);
+        ports[1].driver_counts.resets = counts[2];
+        let why = never_met(&ports).map(|e| e.why);
+        let never = "it is down; nothing came or left by port 'sink' in the whole run";
+        assert_eq!(why, (passed == 0).then(|| never.into()), "{counts:?}");
+    }
+}
+
+#[test]
+fn every_packet_was_dropped_only_if_none_was_sent_or_consumed() {
+    let Ran { mut report, stopped, .. } = ran(|_, _| (), Ended::Done);
+    report.ledger.dropped.insert(DropReason::TOO_LONG.name().into(), 10);
+    for (sent, consumed) in [(0, 0), (1, 0), (0, 1)] {
+        (report.ledger.sent, report.ledger.consumed) = (sent, consumed);
+        let why = none_sent(&report, &stopped.ports).map(|e| e.why);
+        let all = "every packet was dropped: 10 too_long";
+        assert_eq!(why, (sent + consumed == 0).then(|| all.into()));
+    }
+}
+
+#[test]
+fn packets_that_waited_at_the_end_are_not_the_dropped_last_ones() {
+    let Ran { mut report, .. } = ran(|_, _| (), Ended::Done);
+    report.ledger.dropped = [(DropReason::STOPPED.name().into(), 3)].into();
+    assert_eq!(last_lost(&report).map(|e| e.why), None);
+    report.ledger.dropped.insert(DropReason::QUEUE_LIMIT.name().into(), 2);
+    let why = last_lost(&report).unwrap().why;
+    assert!(why.starts_with("of 10 packets the last were dropped: 2 queue_limit; "), "{why}");
 }
 
 #[test]
