@@ -107,7 +107,7 @@ knobs! {
     "port" port: Port = choice(PORT), "packet", "packet: AF_PACKET on veth; xdp: AF_XDP on veth, where the kernel copies; tap: the hosts' interfaces are TAP devices of the engine, without a veth";
     "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker; split: one worker receives and, behind a ring, another one sends, on the other CPU if cpus = \"spread\"";
     "adapters" adapters: usize = count(1, 4), "1", "pairs of ports, each between two hosts of its own addresses";
-    "east" user_space: bool = choice(EAST), "kernel", "kernel: the eastern hosts' TCP is the kernel's; smoltcp: it is in user space, on the thread of the program that reads, which has the other end of a ring from the worker (stream, joined)";
+    "east" user_space: bool = choice(EAST), "kernel", "kernel: the eastern hosts' TCP is the kernel's; smoltcp: it is in user space, on the thread of the program that reads or serves, which has the other end of a ring from the worker (stream or web, joined)";
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
     "placement" placement: Placement = choice(PLACEMENT), "fixed", "fixed: as cpus says; otherwise an adapter's parts run anywhere unless they are bound, adapters in turn to the CPUs that are given: irq: the interrupts of the engine's devices, which are NAPI's threads, and the worker; process: the program that reads in the east; both; or none. Senders are bound on every side (xdp, joined, spread; stream, rpc)";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "interrupt moderation of the engine's ports";
@@ -414,9 +414,9 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
 /// Refuses what TCP in user space does not have.
 fn in_user_space(refuse: &impl Fn(&str, &str, &str) -> Result<()>, told: &Told) -> Result<()> {
     let kernel = "or east = \"kernel\"";
-    if told.workload != Workload::Stream {
-        let why = "the programs with TCP in user space read a stream";
-        return refuse("east", why, &format!("workload = \"stream\", {kernel}"));
+    if !matches!(told.workload, Workload::Stream | Workload::Web) {
+        let why = "the programs with TCP in user space read a stream or serve the web";
+        return refuse("east", why, &format!("workload = \"stream\" or \"web\", {kernel}"));
     }
     if told.split || told.offload || told.qdisc.is_some() || told.fault != Faults::default() {
         let why = "TCP in user space has a ring from the worker, without a device in the east";

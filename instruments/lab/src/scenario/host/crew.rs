@@ -260,7 +260,7 @@ pub(super) fn open_load(
 ) -> Result<Box<dyn Load>> {
     Ok(match config.workload {
         Workload::Stream | Workload::Rpc => Box::new(Tcp::open(config, hosts, queues)?),
-        Workload::Web => Box::new(Web::open(config, hosts)?),
+        Workload::Web => Box::new(Web::open(config, hosts, queues)?),
         Workload::Load => Box::new(Datagrams::load(config, hosts)?),
     })
 }

@@ -13,7 +13,7 @@ use crate::Result;
 use crate::random::Random;
 
 /// Longest request that is accepted, in bytes.
-const REQUEST_BYTES_MAX: usize = 1024;
+pub(super) const REQUEST_BYTES_MAX: usize = 1024;
 
 /// The server's threads.
 #[derive(Debug)]
@@ -41,8 +41,7 @@ impl Servers {
         cpu: usize,
     ) -> Result<Servers> {
         let open = (0..threads).map(|_| Mutex::new(None)).collect();
-        let responses = File::all().map(response).collect();
-        let ended = AtomicBool::new(false);
+        let (responses, ended) = (responses(), AtomicBool::new(false));
         let shared = Arc::new(Shared { listener, responses, ended, open });
         let mut servers = Servers { shared, threads: Vec::new() };
         for number in 0..threads {
@@ -121,6 +120,11 @@ impl Shared {
     }
 }
 
+/// Returns the responses as sent, by the file's number.
+pub(super) fn responses() -> Vec<Vec<u8>> {
+    File::all().map(response).collect()
+}
+
 fn response(file: File) -> Vec<u8> {
     let bytes = file.bytes();
     let head = format!(
@@ -133,7 +137,7 @@ fn response(file: File) -> Vec<u8> {
 }
 
 /// Returns the requested file, and true if the request is its connection's last.
-fn parse(request: &[u8]) -> Option<(File, bool)> {
+pub(super) fn parse(request: &[u8]) -> Option<(File, bool)> {
     let text = std::str::from_utf8(request).ok()?;
     let path = text.strip_prefix("GET /class")?.split(' ').next()?;
     let (class, step) = path.split_once('_')?;

@@ -74,7 +74,7 @@ impl Tcp {
     /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each adapter, the eastern
     /// ends are in user space, on these.
     pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Tcp> {
-        let stack = |(adapter, queue)| Stack::start(config, hosts, adapter, queue);
+        let stack = |(adapter, queue)| Stack::read(config, hosts, adapter, queue);
         let mut tcp = Tcp {
             crew: Crew::new(),
             unanswered: (config.answer_bytes() == 0).then_some(config.message as u64),

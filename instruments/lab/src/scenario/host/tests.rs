@@ -117,7 +117,7 @@ fn smoltcp_on_a_thread_behind_a_ring_reads_and_checks_every_byte() {
 fn smoltcp_has_only_what_it_can_do() {
     let place = Place { cpus: vec![0, 1], seed: 7, program: None, stop: Arc::default() };
     for (told, fix) in [
-        (&[("workload", "rpc")][..], "workload = \"stream\", or east = \"kernel\""),
+        (&[("workload", "rpc")][..], "workload = \"stream\" or \"web\", or east = \"kernel\""),
         (&[("qdisc", "qdisc=fifo")], "leave topology, offload, qdisc and fault out"),
         (&[("topology", "split")], "leave topology, offload, qdisc and fault out"),
         (&[], "probes = 0, or east = \"kernel\""),
@@ -130,9 +130,14 @@ fn smoltcp_has_only_what_it_can_do() {
 
 #[test]
 fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
-    for rate in ["max", "500"] {
-        let told = settings(&[("workload", "web"), ("rate", rate), ("connections", "4")]);
-        let Some((_alone, mut bench)) = open(&told) else { return };
+    for (rate, east) in
+        [("max", "kernel"), ("500", "kernel"), ("max", "smoltcp"), ("500", "smoltcp")]
+    {
+        let mut told = vec![("workload", "web"), ("rate", rate), ("connections", "4")];
+        if east == "smoltcp" {
+            told.extend([("east", east), ("probes", "0")]);
+        }
+        let Some((_alone, mut bench)) = open(&settings(&told)) else { return };
         let window = bench.window(2 * WINDOW).unwrap();
         let figure = |name: &str| figure(&window, name);
         assert!(figure("responses") >= 1.0, "{window:?}");

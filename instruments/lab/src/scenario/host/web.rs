@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use linerate_port::Queue;
+
 use super::config::Config;
 use super::crew::{Counts, Load};
 use super::crew::{Crew, Player, Round, Told};
 use super::hosts::{self, Hosts};
-use super::server::Servers;
-use super::server::{Ask, Mix};
+use super::server::{self, Ask, Mix, Servers};
+use super::stack::{FIRST_PORT, Stack};
 use super::tcp::{connect, listen};
 use crate::random::Random;
-use crate::scenario::pause::{pause, wait_until};
+use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
 /// Bytes of a client's read.
@@ -30,6 +32,8 @@ pub(super) struct Web {
     crew: Crew,
     tally: Arc<Tally>,
     servers: Vec<Servers>,
+    /// The servers in user space, if there are any: one for each adapter.
+    stacks: Vec<Stack>,
 }
 
 #[derive(Debug, Default)]
@@ -40,21 +44,25 @@ struct Tally {
 }
 
 impl Web {
-    /// Starts servers and clients. No connection is opened yet.
-    pub fn open(config: &Config, hosts: &Hosts) -> Result<Web> {
-        let mut web = Web { crew: Crew::new(), tally: Arc::default(), servers: Vec::new() };
+    /// Starts servers and clients. No connection is opened yet. With `queues`, one for each adapter, the servers are in
+    /// user space, on these.
+    pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Web> {
+        let responses = Arc::new(server::responses());
+        let stack = |of| Stack::answer(config, hosts, of, &responses);
+        let mut web = Web {
+            crew: Crew::new(),
+            tally: Arc::default(),
+            servers: Vec::new(),
+            stacks: queues.into_iter().enumerate().map(stack).collect::<Result<_>>()?,
+        };
         let all = config.adapters * config.connections;
         let mut seeds = Random::new(config.seed);
         for adapter in 0..config.adapters {
-            let failed = |e: io::Error| Error::new(Code::System, "cannot serve", e.to_string());
-            let address = hosts::east(adapter);
-            let listener = hosts.east.run(|| listen(address, config.sockbuf))?;
-            let listener = listener.map_err(failed)?;
-            let SocketAddr::V4(address) = listener.local_addr().map_err(failed)? else {
-                return Err(failed(io::Error::other("not an IPv4 socket")));
+            let address = if web.stacks.is_empty() {
+                web.serve(config, hosts, adapter)?
+            } else {
+                SocketAddrV4::new(hosts::east(adapter), FIRST_PORT)
             };
-            let servers = Servers::start(hosts, listener, config.connections, config.traffic)?;
-            web.servers.push(servers);
             for connection in 0..config.connections {
                 let client = Client {
                     to: address,
@@ -70,6 +78,18 @@ impl Web {
             }
         }
         Ok(web)
+    }
+
+    /// Starts the servers of an adapter above the kernel's TCP; returns their address.
+    fn serve(&mut self, config: &Config, hosts: &Hosts, adapter: usize) -> Result<SocketAddrV4> {
+        let failed = |e: io::Error| Error::new(Code::System, "cannot serve", e.to_string());
+        let address = hosts::east(adapter);
+        let listener = hosts.east.run(|| listen(address, config.sockbuf))?.map_err(failed)?;
+        let SocketAddr::V4(address) = listener.local_addr().map_err(failed)? else {
+            return Err(failed(io::Error::other("not an IPv4 socket")));
+        };
+        self.servers.push(Servers::start(hosts, listener, config.connections, config.traffic)?);
+        Ok(address)
     }
 }
 
@@ -88,12 +108,24 @@ impl Load for Web {
     }
 
     fn settle(&mut self, round: Round) -> Result<Told> {
-        self.crew.gather(round)
+        let told = self.crew.gather(round)?;
+        if self.stacks.iter().any(Stack::is_spoiled) {
+            let why = "the device of TCP in user space failed";
+            return Err(Error::new(Code::System, "cannot continue to serve", why));
+        }
+        Ok(told)
     }
 
     fn end(&mut self) {
         self.crew.end();
         self.servers.iter_mut().for_each(Servers::end);
+        // The clients' ends are closed; wait until the stacks receive that, which needs a path that carries packets.
+        look_until(Duration::from_secs(1), || self.stacks.iter().all(Stack::is_closed));
+        self.stacks.clear();
+    }
+
+    fn readers(&self) -> Vec<i32> {
+        self.stacks.iter().map(|stack| stack.id).collect()
     }
 }
 

@@ -122,7 +122,7 @@ impl Remarks {
 /// Returns the remarks that are known before the first window.
 fn of_the_side(config: &Config) -> Vec<String> {
     let mut notes = vec![if config.user_space {
-        "The TCP of the receiving host is smoltcp's, on its program's thread, and so is part of the program's cost."
+        "The TCP of the eastern host is smoltcp's, on its program's thread, and so is part of the program's cost."
             .to_owned()
     } else {
         "The kernel's work for a packet that the engine sends, TCP of the receiving host included, is \
