@@ -85,7 +85,7 @@ fn port_that_is_down_was_never_met_if_it_passed_nothing_and_was_never_reset() {
 #[test]
 fn every_packet_was_dropped_only_if_none_was_sent_or_consumed() {
     let Ran { mut report, stopped, .. } = ran(|_, _| (), Ended::Done);
-    report.ledger.dropped.insert(DropReason::TOO_LONG.name().into(), 10);
+    report.ledger.dropped.insert(DropReason::TOO_LONG.name(), 10);
     for (sent, consumed) in [(0, 0), (1, 0), (0, 1)] {
         (report.ledger.sent, report.ledger.consumed) = (sent, consumed);
         let why = none_sent(&report, &stopped.ports).map(|e| e.why);
@@ -97,9 +97,9 @@ fn every_packet_was_dropped_only_if_none_was_sent_or_consumed() {
 #[test]
 fn packets_that_waited_at_the_end_are_not_the_dropped_last_ones() {
     let Ran { mut report, .. } = ran(|_, _| (), Ended::Done);
-    report.ledger.dropped = [(DropReason::STOPPED.name().into(), 3)].into();
+    report.ledger.dropped = [(DropReason::STOPPED.name(), 3)].into();
     assert_eq!(last_lost(&report).map(|e| e.why), None);
-    report.ledger.dropped.insert(DropReason::QUEUE_LIMIT.name().into(), 2);
+    report.ledger.dropped.insert(DropReason::QUEUE_LIMIT.name(), 2);
     let why = last_lost(&report).unwrap().why;
     assert!(why.starts_with("of 10 packets the last were dropped: 2 queue_limit; "), "{why}");
 }

@@ -146,7 +146,7 @@ trait Program: Send + 'static {
     fn sockets(&self, buffer_bytes: usize) -> Vec<tcp::Socket<'static>>;
 
     /// Takes what has arrived, and sends what can be sent; returns true if it did either, so that the stack has something
-    /// to tell, and `None` if something has arrived that nobody sent.
+    /// to tell, and `None` if something has arrived that was not sent.
     fn turn(&mut self, sockets: &mut SocketSet<'_>, of: &[SocketHandle]) -> Option<bool>;
 }
 
