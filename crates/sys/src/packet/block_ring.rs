@@ -156,24 +156,33 @@ impl BlockRing {
         self.blocks
     }
 
-    /// Reads the frame under the cursor and moves on; `None` at the end of the block.
+    /// Reads the next frame and moves on; `None` at the end of the block.
+    ///
+    /// A place that the kernel counts and has not written is passed over. The kernel takes the place before it writes
+    /// the offload header; if the header cannot express a superframe, it drops and counts the packet, and bytes of an
+    /// earlier round stay there, which may be a sender's. Only the status is of this round.
+    /// Source: net/packet/af_packet.c tpacket_rcv, prb_fill_vlan_info.
     fn next_frame(&mut self) -> Option<RxFrame<'_>> {
-        let cursor = self.cursor.filter(|c| c.left > 0)?;
-        // SAFETY: there is a cursor, so this process owns the block. The frame borrows the ring
-        // exclusively, as the signature states, so the block cannot be returned while the frame
-        // exists.
-        let Some((frame, next)) = (unsafe { self.frame_at(cursor.offset) }) else {
-            return self.abandon();
-        };
-        let left = cursor.left - 1;
-        // Each step must be at least as long as a header, so that reading a block ends whatever its
-        // content is.
-        if left > 0 && next < FRAME_HDR_BYTES {
-            return self.abandon();
+        loop {
+            let cursor = self.cursor.filter(|c| c.left > 0)?;
+            // SAFETY: there is a cursor, so this process owns the block. The frame borrows the ring
+            // exclusively, as the signature states, so the block cannot be returned while the frame
+            // exists.
+            let Some((frame, next)) = (unsafe { self.frame_at(cursor.offset) }) else {
+                return self.abandon();
+            };
+            let left = cursor.left - 1;
+            // Each step must be at least as long as a header, so that reading a block ends whatever its
+            // content is.
+            if left > 0 && next < FRAME_HDR_BYTES {
+                return self.abandon();
+            }
+            self.cursor = Some(Cursor { left, offset: cursor.offset.saturating_add(next) });
+            if frame.is_some() {
+                self.previous = Some(cursor);
+                return frame;
+            }
         }
-        self.previous = Some(cursor);
-        self.cursor = Some(Cursor { left, offset: cursor.offset.saturating_add(next) });
-        Some(frame)
     }
 
     fn abandon(&mut self) -> Option<RxFrame<'static>> {
@@ -186,11 +195,11 @@ impl BlockRing {
     }
 
     /// Returns the frame at `offset` of the current block and the distance to the next, if its
-    /// lengths and offsets lie within the block.
+    /// lengths and offsets lie within the block. There is no frame in a place that is not written.
     ///
     /// # Safety
     /// The current block is ours, and `'a` ends before it is given back.
-    unsafe fn frame_at<'a>(&self, offset: usize) -> Option<(RxFrame<'a>, usize)> {
+    unsafe fn frame_at<'a>(&self, offset: usize) -> Option<(Option<RxFrame<'a>>, usize)> {
         let room = self.block_bytes.checked_sub(offset)?;
         if offset < BLOCK_HDR_BYTES || room < libc::TPACKET3_HDRLEN {
             return None;
@@ -200,6 +209,10 @@ impl BlockRing {
         // caller guarantees that this process owns the block, so the kernel does not write it.
         // Every bit pattern is a valid header, and the read requires no alignment.
         let hdr = unsafe { at.cast::<libc::tpacket3_hdr>().read_unaligned() };
+        let next = hdr.tp_next_offset as usize;
+        if hdr.tp_status & libc::TP_STATUS_USER == 0 {
+            return Some((None, next));
+        }
         // SAFETY: as above; PKTTYPE_AT is below the TPACKET3_HDRLEN bytes that were checked.
         let pkttype = unsafe { at.add(PKTTYPE_AT).read() };
         let (mac, snap) = (usize::from(hdr.tp_mac), hdr.tp_snaplen as usize);
@@ -228,7 +241,7 @@ impl BlockRing {
             sec: hdr.tp_sec,
             nsec: hdr.tp_nsec,
         };
-        Some((frame, hdr.tp_next_offset as usize))
+        Some((Some(frame), next))
     }
 
     /// Returns the current block to the kernel and advances to the next.

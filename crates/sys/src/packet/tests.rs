@@ -349,30 +349,94 @@ fn without_a_ring_a_frame_that_is_too_long_is_cut_and_its_length_told() {
     });
 }
 
+/// Returns a TAP device that is up, and silent; `None` without the driver.
+fn tap() -> Option<(Tap, Interface)> {
+    for which in ["all", "default"] {
+        // A kernel without IPv6 has no such file.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+    }
+    let has_none = |e: &crate::Error| {
+        e.kind() == crate::Kind::Unsupported && e.why.starts_with("open(/dev/net/tun): ")
+    };
+    let tap = match Tap::open("t0", TapOffloads::ALL) {
+        Err(e) if has_none(&e) => {
+            eprintln!("skipped: {e}");
+            return None;
+        }
+        tap => tap.unwrap(),
+    };
+    ip("link set t0 up");
+    Some((tap, Interface::open("t0").unwrap()))
+}
+
+/// The header of a datagram that is to be cut into fragments, which the kernel can give to no socket.
+const FRAGMENTED: VnetHdr = VnetHdr { gso_type: GSO_UFO, csum_offset: 6, ..SUPERFRAME };
+
+fn send_by(tap: &Tap, header: VnetHdr, f: &[u8]) {
+    tap.write_vectored(&[IoSlice::new(&header.to_bytes()), IoSlice::new(f)]).unwrap();
+}
+
+/// Returns a frame of 1500 bytes, of which some look like the headers of a frame that begins at 200 in a block.
+fn forgery() -> Vec<u8> {
+    // In a block, the first frame's data begin at 140.
+    let (mut f, at) = (frame(1, 1500), 200 - 140);
+    f[at..at + 48].fill(0);
+    for (field, value) in [(4, 77), (12, 80), (16, 80), (24, 120)] {
+        f[at + field..][..4].copy_from_slice(&u32::to_ne_bytes(value));
+    }
+    f[at + 120..at + 200].fill(b'!');
+    f
+}
+
+#[test]
+fn in_a_ring_a_frame_that_the_kernel_drops_costs_no_other_one_and_shows_nothing_of_former_rounds() {
+    in_netns(|| {
+        let Some((tap, interface)) = tap() else { return };
+        for former in [None, Some(forgery()), Some(frame(9, 1500))] {
+            let size = RingSize { block_bytes: 64 << 10, blocks: 2, retire_ms: 1 };
+            let (rx, mut ring) = PacketSocket::open(&interface, &VNET, &size).unwrap();
+            let mut read = |wanted: usize| {
+                let (mut got, deadline) = (Vec::new(), Instant::now() + WAIT);
+                while got.len() < wanted {
+                    assert!(Instant::now() < deadline, "{got:?}");
+                    let Some(mut block) = ring.next_block() else { continue };
+                    while let Some(frame) = block.next_frame() {
+                        got.push((frame.data.to_vec(), frame.vnet));
+                    }
+                }
+                got
+            };
+            // One for each block.
+            for f in [&former, &former].into_iter().flatten() {
+                send_by(&tap, VnetHdr::NONE, f);
+                assert_eq!(read(1)[0].0, *f);
+            }
+            let (first, last) = (frame(3, 60), frame(4, 64));
+            send_by(&tap, VnetHdr::NONE, &first);
+            send_by(&tap, FRAGMENTED, &ipv4_frame(17, 8, 4000));
+            send_by(&tap, VnetHdr::NONE, &last);
+            let whole = |f| (f, Some(VnetHdr::NONE));
+            assert_eq!(read(2), [whole(first), whole(last)]);
+            assert_eq!((ring.bad_blocks(), ring.lost_frames()), (0, 0));
+            assert_eq!(rx.take_statistics().unwrap().drops, 1);
+        }
+    });
+}
+
 #[test]
 fn without_a_ring_a_frame_that_the_kernel_drops_ends_its_batch_and_is_no_error_of_a_later_call() {
     in_netns(|| {
-        let has_none = |e: &crate::Error| {
-            e.kind() == crate::Kind::Unsupported && e.why.starts_with("open(/dev/net/tun): ")
-        };
-        let tap = match Tap::open("t0", TapOffloads::ALL) {
-            Err(e) if has_none(&e) => return eprintln!("skipped: {e}"),
-            tap => tap.unwrap(),
-        };
-        ip("link set t0 up");
-        let interface = Interface::open("t0").unwrap();
+        let Some((tap, interface)) = tap() else { return };
         let size = BufferSize { frame_bytes: SUPERFRAME_BYTES_MAX, buffer_bytes: 4 << 20 };
         let opened = PacketSocket::open_unringed(&interface, &VNET, &size, &[]);
         let (rx, mut received) = opened.unwrap();
-        // The kernel has no word in an offload header for a datagram that is to be cut into fragments.
-        let fragmented = VnetHdr { gso_type: GSO_UFO, csum_offset: 6, ..SUPERFRAME };
         let (first, last) = (ipv4_frame(17, 8, 100), ipv4_frame(17, 8, 200));
         for (header, f) in [
             (VnetHdr::NONE, &first),
-            (fragmented, &ipv4_frame(17, 8, 4000)),
+            (FRAGMENTED, &ipv4_frame(17, 8, 4000)),
             (VnetHdr::NONE, &last),
         ] {
-            tap.write_vectored(&[IoSlice::new(&header.to_bytes()), IoSlice::new(f)]).unwrap();
+            send_by(&tap, header, f);
         }
         assert_eq!(received.fill(&rx, RECEIVED_MAX), Some(Errno::INVAL));
         assert_eq!(received.next_frame().map(|got| got.data), Some(&first[..]));

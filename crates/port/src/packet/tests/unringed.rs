@@ -1,8 +1,11 @@
 //! Tests of a port without a ring (`retire=0`): what differs from one with a ring.
 
+use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Offload, Pool};
+use linerate_sys::tun::{Tap, TapOffloads};
+use linerate_sys::vnet::{F_NEEDS_CSUM, GSO_UFO, VnetHdr};
 
 use crate::Moderation;
 use crate::host::testing::*;
@@ -92,5 +95,51 @@ fn a_frame_that_is_longer_than_the_port_s_longest_is_dropped_as_too_long() {
         send(&mut a, &[stamped(0, 4000), stamped(1, 60)], Offload::NONE);
         assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(1, 60));
         assert_eq!(b.pool().ledger().dropped(DropReason::TOO_LONG), 1);
+    });
+}
+
+/// Tests ports with a ring, too.
+#[test]
+fn superframe_that_the_offload_header_cannot_express_is_counted_once_and_costs_no_other_frame() {
+    in_netns(|| {
+        let tap = match Tap::open("t0", TapOffloads::ALL) {
+            Err(e) if e.why.starts_with("open(/dev/net/tun): ") => {
+                return eprintln!("skipped: {e}");
+            }
+            tap => tap.unwrap(),
+        };
+        ip("link set t0 up");
+        let put = |header: VnetHdr, frame: &[u8]| {
+            tap.write_vectored(&[IoSlice::new(&header.to_bytes()), IoSlice::new(frame)]).unwrap();
+        };
+        let fragmented = VnetHdr {
+            flags: F_NEEDS_CSUM,
+            gso_type: GSO_UFO,
+            hdr_len: 42,
+            gso_size: 1448,
+            csum_start: 34,
+            csum_offset: 6,
+        };
+        for text in ["packet:t0", "packet:t0,retire=0"] {
+            let mut port = queue(text);
+            for (header, frame) in [
+                (VnetHdr::NONE, stamped(0, 60)),
+                (fragmented, ipv4(17, 4000)),
+                (VnetHdr::NONE, stamped(1, 60)),
+            ] {
+                put(header, &frame);
+            }
+            let (mut got, mut batch) = (Vec::new(), Batch::with_capacity(64));
+            let deadline = Instant::now() + LONG;
+            while got.last() != Some(&stamped(1, 60)) || port.counts().rx_missed == 0 {
+                assert!(Instant::now() < deadline, "{text}: {got:?} {:?}", port.counts());
+                port.rx(&mut batch);
+                let all = batch.drain().map(|skb| bytes(&skb));
+                // The interface sends frames of its own.
+                got.extend(all.filter(|frame| frame[..12] == stamped(0, 60)[..12]));
+            }
+            assert_eq!(got, [stamped(0, 60), stamped(1, 60)], "{text}");
+            assert_eq!(port.counts().rx_missed, 1, "{text}");
+        }
     });
 }

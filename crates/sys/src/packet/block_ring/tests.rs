@@ -42,6 +42,7 @@ fn header(mac: usize, snap: usize, next: usize) -> libc::tpacket3_hdr {
     hdr.tp_snaplen = snap as u32;
     hdr.tp_len = snap as u32;
     hdr.tp_next_offset = next as u32;
+    hdr.tp_status = libc::TP_STATUS_USER;
     hdr
 }
 
@@ -109,12 +110,36 @@ fn an_empty_block_is_passed_over() {
 }
 
 #[test]
+fn places_that_the_kernel_has_not_written_are_passed_over() {
+    for unwritten in [vec![0], vec![1, 2], vec![3], vec![0, 1, 2, 3]] {
+        let (mut ring, base) = ring(true);
+        fill(base, 0, 4);
+        for i in &unwritten {
+            // The lengths are those of an earlier round, or 0.
+            let mut hdr = header(if i % 2 == 0 { 0 } else { MAC }, 20, 128);
+            hdr.tp_status = libc::TP_STATUS_VLAN_VALID;
+            put(base, 0, FIRST + i * 128, hdr);
+        }
+        let mut block = ring.next_block().unwrap();
+        for i in (0..4).filter(|i| !unwritten.contains(i)) {
+            assert_eq!(block.next_frame().unwrap().data, [i as u8; 20]);
+            block.unread();
+            assert_eq!(block.next_frame().unwrap().data, [i as u8; 20]);
+        }
+        assert_eq!(block.next_frame(), None);
+        drop(block);
+        assert_eq!((ring.bad_blocks(), ring.lost_frames()), (0, 0));
+        assert_eq!(status(base, 0), libc::TP_STATUS_KERNEL);
+    }
+}
+
+#[test]
 fn every_field_is_where_the_kernel_puts_it() {
     let (mut ring, base) = ring(true);
     let mut hdr = header(MAC, 4, 0);
     hdr.tp_len = 9000;
     (hdr.tp_sec, hdr.tp_nsec) = (7, 8);
-    hdr.tp_status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+    hdr.tp_status |= libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
     (hdr.hv1.tp_vlan_tpid, hdr.hv1.tp_vlan_tci) = (0x88a8, 0x2005);
     let vnet = VnetHdr { gso_size: 1448, ..VnetHdr::NONE };
     put(base, 0, FIRST, hdr);
