@@ -25,6 +25,7 @@ mod tests;
 use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Pool, Skb};
+use linerate_sys::vnet::GSO_UDP_L4;
 
 use crate::caps::{Caps, TxOffload};
 use crate::host::{Retry, copy_out, offload};
@@ -33,6 +34,13 @@ use crate::segment::{self, Cutter, copy_fields};
 
 /// Number of packets prepared in one step, for one doorbell.
 const STRIDE: usize = 64;
+
+/// Most datagrams into which every kernel cuts a superframe: newer ones take 128.
+const UDP_SEGMENTS: usize = 64;
+const UDP_HEADER_BYTES: usize = 8;
+/// The size of segments by which the kernel marks superframes whose segments differ in length; it takes none from a
+/// program.
+const GSO_BY_FRAGS: u16 = u16::MAX;
 
 /// The reason why packets wait in the preparation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,16 +234,23 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
         TxOffload::All => false,
         TxOffload::None => true,
         TxOffload::Untunnelled | TxOffload::UntunnelledTcp => {
-            offload::is_tunnelled(skb, left) || left.is_gso() && refuses_kind(by, left)
+            offload::is_tunnelled(skb, left) || left.is_gso() && refuses_kind(by, skb.len(), left)
         }
     }
 }
 
-/// Returns true if a device that cuts superframes as `by` says refuses those of this kind.
-fn refuses_kind(by: TxOffload, left: Offload) -> bool {
+/// Returns true if a device that cuts superframes as `by` says refuses one of `len` bytes of this kind.
+///
+/// Source: include/linux/virtio_net.h, `virtio_net_hdr_to_skb`.
+fn refuses_kind(by: TxOffload, len: usize, left: Offload) -> bool {
+    if !segment::is_udp(left) {
+        return segment::is_unknown(left) || left.gso_size == GSO_BY_FRAGS;
+    }
     // The kernel refuses superframes of UDP whose checksum is complete, as rx-gro-list makes them.
     let has_udp_gso = by == TxOffload::Untunnelled && left.needs_checksum();
-    segment::is_unknown(left) || (segment::is_udp(left) && !has_udp_gso)
+    let payload = len.saturating_sub(usize::from(left.csum_start) + UDP_HEADER_BYTES);
+    let is_usual = left.gso_type == GSO_UDP_L4 && left.gso_size != GSO_BY_FRAGS;
+    !has_udp_gso || !is_usual || payload > UDP_SEGMENTS * usize::from(left.gso_size)
 }
 
 impl Default for Stage {

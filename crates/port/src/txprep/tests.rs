@@ -264,6 +264,38 @@ fn a_superframe_of_udp_whose_checksum_is_complete_is_cut_for_the_kernel() {
 }
 
 #[test]
+fn superframes_of_more_datagrams_or_other_marks_than_every_kernel_takes_are_cut() {
+    let pool = Pool::builder().frames(512).build().unwrap();
+    let mut mem = pool.local();
+    let does = TxOffload::Untunnelled;
+    let udp = Offload { gso_type: 5, gso_size: 20, csum_offset: 6, ..SUPERFRAME };
+    for (payload, offload, packets) in [
+        (64 * 20, udp, 1),
+        (64 * 20 + 1, udp, 65),
+        (64 * 20, Offload { gso_type: 5 | 0x80, ..udp }, 64),
+        (64 * 20, Offload { gso_size: u16::MAX, ..udp }, 1),
+        (2000, Offload { gso_size: u16::MAX, ..SUPERFRAME }, 1),
+    ] {
+        let protocol = if offload.csum_offset == 6 { 17 } else { 6 };
+        let mut skb = mem.alloc_copy(&ipv4(protocol, payload)).unwrap();
+        skb.set_offload(offload);
+        let (mut batch, mut ops) = (Batch::with_capacity(1), Device::new(usize::MAX));
+        batch.push(skb).unwrap();
+        ops.caps = Caps { checksum: does, gso: does, ..Caps::default() };
+        let is_cut = offload.gso_size == u16::MAX || packets > 1;
+        TxPrep::new(&ops.caps).xmit(&mut ops, &mut mem, &mut batch);
+        assert_eq!((ops.sent.len(), batch.len()), (packets, 0), "{payload}: {offload:?}");
+        // What is cut has complete checksums.
+        let is_whole = if protocol == 17 {
+            linerate_wire::udp(&ops.sent[0]).unwrap().checksum_ok()
+        } else {
+            linerate_wire::tcp(&ops.sent[0]).unwrap().checksum_ok()
+        };
+        assert_eq!(is_whole, is_cut, "{payload}: {offload:?}");
+    }
+}
+
+#[test]
 fn a_datagram_longer_than_its_interface_takes_is_dropped_before_every_device() {
     let pool = Pool::builder().frames(64).build().unwrap();
     let (mut mem, mut dropped) = (pool.local(), 0);

@@ -240,3 +240,16 @@ fn a_qdisc_with_room_only_for_a_shorter_packet_is_waited_for() {
         assert_eq!(receive(&mut b, 12).len(), 12);
     });
 }
+
+#[test]
+fn superframe_of_more_datagrams_than_a_kernel_takes_is_cut() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,vnet=off"));
+        let (gso_type, gso_size) = (5, 100);
+        let udp = Offload { gso_type, gso_size, hdr_len: 42, csum_offset: 6, ..SUPERFRAME };
+        send(&mut a, &[ipv4(17, 129 * 100)], udp);
+        receive_if(&mut b, 129, |bytes| bytes.len() == 142);
+        assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
+    });
+}
