@@ -87,18 +87,43 @@ pub(crate) fn find_kept(
     Ok(kept)
 }
 
+/// Returns for each port the one beside which it is served, by the ports' names; `None` for most.
+///
+/// # Errors
+/// `E-TOPOLOGY` for a port that does not exist, or that is on a wire or kept.
+pub(crate) fn find_beside(
+    ports: &[Named],
+    names: &[(String, String)],
+    (wires, fans, kept): (&[Wire], &[Fan], &[usize]),
+) -> Result<Vec<Option<usize>>> {
+    let mut beside = vec![None; ports.len()];
+    for (name, other) in names {
+        let port = find(ports, name, "a port is served")?;
+        let other = find(ports, other, "a port is served beside")?;
+        let divided = fans.iter().flat_map(Fan::wires);
+        let mut ends = wires.iter().copied().chain(divided).flat_map(|(a, b)| [a, b]);
+        if kept.contains(&port) || kept.contains(&other) || ends.any(|end| end == port) {
+            let why = format!("'{name}' cannot be served beside '{}'", ports[other].spec.name);
+            return Err(Error::new(Code::Topology, "cannot build the engine", why)
+                .fix("a port on no wire, beside one of a worker; the program keeps neither"));
+        }
+        beside[port] = Some(other);
+    }
+    Ok(beside)
+}
+
 /// Returns the worker of each queue of each port.
 ///
 /// One worker serves both ends of a wire, so that a packet stays on its core; packets of one queue are sent by one
 /// queue, so that a flow stays in order. With at most as many workers as wires, the wires are assigned to the workers
 /// in turn. With more workers, each wire is divided: queue `i` of one end and queue `i` of the other end are a lane,
 /// and the lanes are assigned in the order of their numbers. A wire has as many lanes as the end with fewer queues.
-/// Ports on no wire go to the first worker; where wires are divided, their queues go to one worker each. The worker
-/// of a divided device also serves all outputs of the division.
+/// Ports on no wire go to the workers of the port `beside` which they are served, or to the first worker; where wires are
+/// divided, their queues go to one worker each. The worker of a divided device also serves all outputs of the division.
 pub(crate) fn workers(
     queues: &[usize],
-    wires: &[Wire],
-    fans: &[Fan],
+    (wires, fans): (&[Wire], &[Fan]),
+    beside: &[Option<usize>],
     most: usize,
 ) -> Vec<Vec<usize>> {
     let (most, divided) = (most.max(1), most > wires.len());
@@ -115,6 +140,7 @@ pub(crate) fn workers(
     }
     let loose: Vec<usize> = if divided { (0..count.clamp(1, most)).collect() } else { vec![0] };
     let of_port = |(port, &queues): (usize, &usize)| {
+        let port = beside.get(port).copied().flatten().unwrap_or(port);
         let fan = fans.iter().find(|fan| fan.outputs.contains(&port));
         let port = fan.map_or(port, |fan| fan.from);
         let wire = wires.iter().position(|&(a, b)| a == port || b == port);
@@ -168,39 +194,66 @@ mod tests {
     fn each_wire_is_a_worker_and_loose_ports_go_to_the_first() {
         let one = |workers: &[usize]| workers.iter().map(|w| vec![*w]).collect::<Vec<_>>();
         for most in [2, 64] {
-            assert_eq!(workers(&[1; 5], &[(0, 1), (3, 2)], &[], most), one(&[0, 0, 1, 1, 0]));
+            assert_eq!(
+                workers(&[1; 5], (&[(0, 1), (3, 2)], &[]), &[], most),
+                one(&[0, 0, 1, 1, 0])
+            );
         }
-        assert_eq!(workers(&[1], &[], &[], 64), [[0]]);
+        assert_eq!(workers(&[1], (&[], &[]), &[], 64), [[0]]);
         // With as many workers as wires, no wire is divided.
-        assert_eq!(workers(&[2; 5], &[(0, 1), (3, 2)], &[], 2), [0, 0, 1, 1, 0].map(|w| [w; 2]));
+        assert_eq!(
+            workers(&[2; 5], (&[(0, 1), (3, 2)], &[]), &[], 2),
+            [0, 0, 1, 1, 0].map(|w| [w; 2])
+        );
     }
 
     #[test]
     fn wires_are_dealt_out_to_as_many_workers_as_are_wanted() {
         let wires = [(0, 1), (2, 3), (4, 5)];
-        assert_eq!(workers(&[1; 6], &wires, &[], 2), [[0], [0], [1], [1], [0], [0]]);
-        assert_eq!(workers(&[1; 6], &wires, &[], 1), [[0]; 6]);
-        assert_eq!(workers(&[1; 6], &wires, &[], 0), [[0]; 6]);
+        assert_eq!(workers(&[1; 6], (&wires, &[]), &[], 2), [[0], [0], [1], [1], [0], [0]]);
+        assert_eq!(workers(&[1; 6], (&wires, &[]), &[], 1), [[0]; 6]);
+        assert_eq!(workers(&[1; 6], (&wires, &[]), &[], 0), [[0]; 6]);
     }
 
     #[test]
     fn queue_i_of_both_ends_is_on_worker_i() {
-        assert_eq!(workers(&[4, 4], &[(0, 1)], &[], 4), [[0, 1, 2, 3]; 2]);
-        assert_eq!(workers(&[4, 4], &[(1, 0)], &[], 9), [[0, 1, 2, 3]; 2]);
-        assert_eq!(workers(&[4, 4], &[(0, 1)], &[], 2), [[0, 1, 0, 1]; 2]);
+        assert_eq!(workers(&[4, 4], (&[(0, 1)], &[]), &[], 4), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], (&[(1, 0)], &[]), &[], 9), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], (&[(0, 1)], &[]), &[], 2), [[0, 1, 0, 1]; 2]);
         // Two wires and three workers: both wires' first lanes, then the others.
-        let three = workers(&[2; 4], &[(0, 1), (2, 3)], &[], 3);
+        let three = workers(&[2; 4], (&[(0, 1), (2, 3)], &[]), &[], 3);
         assert_eq!(three, [[0, 2], [0, 2], [1, 0], [1, 0]]);
         // A port on no wire has a queue on each worker, as far as it has queues.
-        assert_eq!(workers(&[2, 2, 3], &[(0, 1)], &[], 2), [vec![0, 1], vec![0, 1], vec![0, 1, 0]]);
+        assert_eq!(
+            workers(&[2, 2, 3], (&[(0, 1)], &[]), &[], 2),
+            [vec![0, 1], vec![0, 1], vec![0, 1, 0]]
+        );
     }
 
     #[test]
     fn a_wire_has_as_many_lanes_as_the_end_with_fewer_queues() {
-        assert_eq!(workers(&[4, 2], &[(0, 1)], &[], 4), [vec![0, 1, 0, 1], vec![0, 1]]);
-        assert_eq!(workers(&[4, 1], &[(0, 1)], &[], 4), [vec![0; 4], vec![0]]);
-        let mixed = workers(&[1, 1, 3, 3], &[(0, 1), (2, 3)], &[], 8);
+        assert_eq!(workers(&[4, 2], (&[(0, 1)], &[]), &[], 4), [vec![0, 1, 0, 1], vec![0, 1]]);
+        assert_eq!(workers(&[4, 1], (&[(0, 1)], &[]), &[], 4), [vec![0; 4], vec![0]]);
+        let mixed = workers(&[1, 1, 3, 3], (&[(0, 1), (2, 3)], &[]), &[], 8);
         assert_eq!(mixed, [vec![0], vec![0], vec![1, 2, 3], vec![1, 2, 3]]);
+    }
+
+    #[test]
+    fn port_on_no_wire_is_on_the_workers_of_the_port_beside_it() {
+        let wires = [(0, 1), (2, 3)];
+        let beside = [None, None, None, None, Some(3), None];
+        assert_eq!(workers(&[1; 6], (&wires, &[]), &beside, 2), [[0], [0], [1], [1], [1], [0]]);
+        let lanes =
+            workers(&[2, 2, 2, 1, 3], (&[(0, 1)], &[]), &[None, None, None, Some(1), Some(0)], 2);
+        assert_eq!(lanes[3..], [vec![0], vec![0, 1, 0]]);
+        let fan = Fan { from: 0, outputs: vec![1, 2] };
+        let of_rings = workers(
+            &[1; 6],
+            (&[(0, 1), (3, 4)], &[fan]),
+            &[None, None, None, None, None, Some(2)],
+            2,
+        );
+        assert_eq!(of_rings, [[0], [0], [0], [1], [1], [0]]);
     }
 
     #[test]

@@ -39,6 +39,18 @@ pub trait Stage: Send {
     {
         false
     }
+
+    /// Returns true if the stage is to run on packets between a divided device and the rings that divide it
+    /// ([`Steering`](crate::Steering)), too: to send some elsewhere or to drop them before they are divided. It then runs
+    /// up to three times on a packet.
+    ///
+    /// Otherwise such packets pass the stage only on the workers behind the rings, which share its cost.
+    fn runs_at_division() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
 }
 
 /// The present turn, as a stage sees it: its time and ports, and calls that add packets.

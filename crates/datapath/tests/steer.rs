@@ -209,6 +209,10 @@ impl Stage for Loser {
         let odd = linerate_skb::DropReason::UNWANTED;
         batch.retain(|skb| if read(skb.data()).1 % 7 == 3 { Err(odd) } else { Ok(()) });
     }
+
+    fn runs_at_division() -> bool {
+        true
+    }
 }
 
 /// Time that passes from one turn to the next in tests on one thread.
@@ -491,6 +495,10 @@ impl Stage for Elsewhere {
             batch.decide(|_| Ok(port.verdict()));
         }
     }
+
+    fn runs_at_division() -> bool {
+        true
+    }
 }
 
 #[test]
@@ -512,4 +520,34 @@ fn a_packet_that_a_stage_has_sent_elsewhere_is_not_divided() {
     let ports = stats.ports();
     let sent = |name: &str| ports.iter().find(|p| p.name == name).unwrap().counts.tx_packets;
     assert!(sent("host") > 0 && sent("w1") == 0, "{} and {}", sent("host"), sent("w1"));
+}
+
+/// Notes how many packets it has seen on each worker, and by which ports.
+struct Noted(usize, Arc<Mutex<Vec<(usize, u64)>>>);
+
+impl Stage for Noted {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        self.1.lock().unwrap()[self.0].1 += batch.len() as u64;
+    }
+}
+
+#[test]
+fn packet_of_a_divided_device_passes_a_stage_once_behind_the_rings() {
+    let seen = Arc::new(Mutex::new((0..4).map(|worker| (worker, 0)).collect::<Vec<_>>()));
+    let (builder, _steerings) = divided(1024, 64);
+    let notes = seen.clone();
+    let builder = builder.stage(move |cx| Noted(cx.worker(), notes.clone()));
+    let engine = builder.build().unwrap();
+    let stats = engine.stats();
+    let mut workers = engine.into_workers();
+    for _ in 0..50 {
+        workers.iter_mut().for_each(|worker| turn(worker, 1));
+    }
+    let seen = seen.lock().unwrap().clone();
+    // The devices are on the first two workers.
+    assert_eq!((seen[0].1, seen[1].1), (0, 0), "{seen:?}");
+    let came: u64 =
+        stats.ports().iter().filter(|port| !port.flags.paired).map(|p| p.counts.rx_packets).sum();
+    let waiting = came - seen[2].1 - seen[3].1;
+    assert!(seen[2].1 > 0 && seen[3].1 > 0 && waiting <= 4 * 64, "{seen:?} of {came}");
 }

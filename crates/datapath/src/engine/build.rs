@@ -44,6 +44,7 @@ impl EngineBuilder {
         let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&named, &wires, &fans)?;
         let kept = plan::find_kept(&named, &self.kept, &wires, &fans)?;
+        let beside = plan::find_beside(&named, &self.beside, (&wires, &fans, &kept))?;
         ports::direct(&mut named, &wires, &kept, looks);
         let mut ports = ports::plan(named, &wires)?;
         opening::check_bytes(&ports, &wires)?;
@@ -60,7 +61,7 @@ impl EngineBuilder {
         }
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
-        let mut workers = plan::workers(&queues, &wires, &fans, most);
+        let mut workers = plan::workers(&queues, (&wires, &fans), &beside, most);
         kept.iter().for_each(|port| workers[*port].clear());
         // If the program passes a pool, all ports use it.
         let pools = match self.memory.pool {
@@ -130,7 +131,14 @@ impl EngineBuilder {
         steers: Vec<Box<dyn Stage>>,
     ) -> Result<Vec<Box<dyn Stage>>> {
         let mut cx = StageContext::new(names, worker);
-        let mut stages: Vec<_> = self.makers.iter_mut().map(|make| make(&mut cx)).collect();
+        let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+        for (make, runs_at_division) in &mut self.makers {
+            let stage = make(&mut cx);
+            stages.push(match *runs_at_division {
+                true => stage,
+                false => steer::beside(&self.steerings, names, stage),
+            });
+        }
         if let Some(missing) = cx.missing().first() {
             let why = format!("a stage of worker {worker} asks for port '{missing}'");
             return Err(Error::new(Code::Topology, "cannot build the engine", why)

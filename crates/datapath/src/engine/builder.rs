@@ -17,10 +17,12 @@ pub struct EngineBuilder {
     pub(super) ports: Vec<(String, String)>,
     pub(super) wires: Vec<(String, String)>,
     pub(super) steerings: Vec<Steering>,
+    pub(super) beside: Vec<(String, String)>,
     /// Names of the ports that the program serves itself.
     pub(super) kept: Vec<String>,
     pub(super) wraps: Vec<(String, Around)>,
-    pub(super) makers: Vec<Maker>,
+    /// Makes each stage; true if the stage also runs at divisions.
+    pub(super) makers: Vec<(Maker, bool)>,
     /// True if all stages can work on packets that a peer may write.
     pub(super) reads_exported: bool,
     pub(super) sizes: Sizes,
@@ -37,6 +39,7 @@ impl EngineBuilder {
             ports: Vec::new(),
             wires: Vec::new(),
             steerings: Vec::new(),
+            beside: Vec::new(),
             kept: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
@@ -85,6 +88,30 @@ impl EngineBuilder {
     #[must_use]
     pub fn steer(mut self, steering: &Steering) -> Self {
         self.steerings.push(steering.clone());
+        self
+    }
+
+    /// Has `port`, which is on no wire, served by the workers of `other`, so that stages there can send to it
+    /// ([`Turn::send`](crate::Turn::send)): a capture of what they drop, say. Other ports on no wire belong to the first
+    /// worker.
+    ///
+    /// ```
+    /// use linerate_datapath::Engine;
+    ///
+    /// # fn main() -> linerate_datapath::Result<()> {
+    /// let engine = Engine::builder()
+    ///     .port("a", "null:").port("b", "null:").port("c", "null:").port("d", "null:")
+    ///     .wire("a", "b").wire("c", "d")
+    ///     // The second worker has a sink of its own.
+    ///     .port("drops", "sink:blind").beside("drops", "c")
+    ///     .build()?;
+    /// # drop(engine);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn beside(mut self, port: &str, other: &str) -> Self {
+        self.beside.push((port.into(), other.into()));
         self
     }
 
@@ -177,7 +204,8 @@ impl EngineBuilder {
 
     /// Adds a stage to the path of every packet, on all wires and in both directions
     /// ([`Turn::port`](crate::Turn::port) returns the port that received the batch); `make` is called once for each
-    /// worker. The stage gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that
+    /// worker. A packet that passes several wires, over rings, passes the stage on each of them; a division
+    /// ([`EngineBuilder::steer`]) is none of them, unless the stage [asks for it](Stage::runs_at_division). The stage gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that
     /// it can process such packets.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
@@ -185,7 +213,8 @@ impl EngineBuilder {
         mut make: impl FnMut(&mut StageContext<'_>) -> S + 'static,
     ) -> Self {
         self.reads_exported &= S::reads_exported();
-        self.makers.push(Box::new(move |cx| Box::new(make(cx))));
+        let maker: Maker = Box::new(move |cx| Box::new(make(cx)));
+        self.makers.push((maker, S::runs_at_division()));
         self
     }
 

@@ -17,6 +17,7 @@
 //!
 //! Source: Documentation/networking/scaling.rst, "RFS: Receive Flow Steering", whose rule it is.
 
+mod beside;
 mod clear;
 mod hand;
 mod pause;
@@ -30,6 +31,7 @@ use linerate_port::{Code, Error, Result, Views};
 use linerate_skb::{Batch, Verdict};
 use linerate_wire::Toeplitz;
 
+pub(crate) use beside::beside;
 pub(crate) use clear::{Clear, Clearing};
 pub(crate) use hand::{Hand, Reader};
 use pause::Signals;
@@ -48,6 +50,10 @@ const OUTPUTS_MAX: usize = 32;
 ///
 /// The device is polled for at most as many packets as fit into each output, because the output of a packet is known
 /// only after it was received: one slow output slows down the whole device.
+///
+/// The program's stages run on the workers behind the rings, once on each packet of a wire, and not on the device's
+/// worker, unless they [ask for it](crate::Stage::runs_at_division). What the program takes from rings that it
+/// [keeps](crate::EngineBuilder::keep) has passed no stage.
 ///
 /// Given to [`EngineBuilder::steer`](crate::EngineBuilder::steer). Both ways of a flow are in one bucket, and what is not IP is
 /// in the first. At the start the buckets are dealt out evenly.
