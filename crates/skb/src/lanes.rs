@@ -93,7 +93,8 @@ impl Offload {
             self.csum_start = self.csum_start.checked_add(bytes)?;
         }
         if self.hdr_len > 0 {
-            self.hdr_len = self.hdr_len.checked_add(bytes)?;
+            // A hint: the kernel gives the length of a linear packet, which may be all of 64 KiB.
+            self.hdr_len = self.hdr_len.saturating_add(bytes);
         }
         Some(self)
     }
@@ -237,6 +238,8 @@ mod tests {
         assert_eq!(Offload::NONE.pushed(70_000 - 60_000), Some(Offload::NONE));
         assert_eq!(SUPER.pushed(usize::from(u16::MAX)), None);
         assert_eq!(SUPER.pushed(70_000), None);
+        let linear = Offload { hdr_len: u16::MAX - 3, ..SUPER };
+        assert_eq!(linear.pushed(4).unwrap().hdr_len, u16::MAX);
     }
 
     #[test]

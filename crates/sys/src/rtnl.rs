@@ -145,7 +145,10 @@ fn ask_by(protocol: Option<Protocol>, kind: u16, wanted: u16, body: &[u8]) -> An
 /// Receives the kernel's next message; drops messages of other senders.
 fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Answer<usize> {
     loop {
-        let (n, _, from) = recvfrom(socket, &mut *bytes, RecvFlags::empty())?;
+        let (n, _, from) = match recvfrom(socket, &mut *bytes, RecvFlags::empty()) {
+            Err(Errno::INTR) => continue,
+            got => got?,
+        };
         let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
         if from.is_some_and(|from| from.pid() == 0) {
             return Ok(n);
