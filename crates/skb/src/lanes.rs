@@ -122,19 +122,27 @@ impl Offload {
     /// Returns the offload after the packet was cut to `len` bytes.
     ///
     /// A checksum whose field went is dropped from the work; the rest of a superframe is an ordinary
-    /// packet if it is no longer than one segment.
+    /// packet if it is no longer than one segment, with a transport header without options.
     pub(crate) fn trimmed(mut self, len: usize) -> Offload {
         let start = usize::from(self.csum_start);
         if self.needs_checksum() && start + usize::from(self.csum_offset) + 2 > len {
             return Offload::NONE;
         }
-        if self.is_gso() && self.needs_checksum() && len <= start + usize::from(self.gso_size) {
+        // `hdr_len` is a hint, which may be too large.
+        let header = if self.csum_offset == TCP_CHECKSUM_AT { TCP_BYTES } else { UDP_BYTES };
+        let is_one = len <= start + header + usize::from(self.gso_size);
+        if self.is_gso() && self.needs_checksum() && is_one {
             (self.gso_type, self.gso_size) = (0, 0);
         }
         self.hdr_len = self.hdr_len.min(u16::try_from(len).unwrap_or(u16::MAX));
         self
     }
 }
+
+/// Offset of the checksum in a TCP header; the next constants are the shortest headers.
+const TCP_CHECKSUM_AT: u16 = 16;
+const TCP_BYTES: usize = 20;
+const UDP_BYTES: usize = 8;
 
 /// A number of a superframe kind that virtio does not define: ports and kernels refuse it.
 const GSO_BROKEN: u8 = 0x7f;
@@ -257,7 +265,10 @@ mod tests {
     #[test]
     fn a_trim_keeps_the_work_that_is_left() {
         assert_eq!(SUPER.trimmed(3000), SUPER);
-        assert_eq!(SUPER.trimmed(1034), PARTIAL);
+        assert_eq!(SUPER.trimmed(1055), SUPER);
+        assert_eq!(SUPER.trimmed(1054), PARTIAL);
+        let udp = Offload { gso_type: vnet::GSO_UDP_L4, csum_offset: 6, ..SUPER };
+        assert_eq!([1042, 1043].map(|len| udp.trimmed(len).is_gso()), [false, true]);
         assert_eq!(SUPER.trimmed(52), Offload { hdr_len: 52, ..PARTIAL });
         assert_eq!(SUPER.trimmed(51), Offload::NONE);
         assert_eq!(PARTIAL.trimmed(0), Offload::NONE);

@@ -62,7 +62,7 @@ reasons! {
     /// The flow had reached its limit of waiting packets.
     FLOW_LIMIT = 15 "flow_limit";
     /// The queueing discipline found that the packets' queueing delay had been too long for too
-    /// long.
+    /// long; or a tunnel header had the congestion mark, and the inner packet cannot carry it (RFC 6040).
     CONGESTED = 16 "congested";
 }
 
@@ -103,11 +103,16 @@ impl DropReason {
     }
 }
 
-/// Returns `UNWANTED` for a well-formed packet of another kind and `MALFORMED` for all others, so
+/// Returns `UNWANTED` for a well-formed packet of another kind, `CONGESTED` for one that was marked on its way and has no
+/// field for the mark, and `MALFORMED` for all others, so
 /// that a closure of [`Batch::retain`](crate::Batch::retain) can apply `?` to a view's error.
 impl From<Malformed> for DropReason {
     fn from(malformed: Malformed) -> DropReason {
-        if malformed.is_other_kind() { DropReason::UNWANTED } else { DropReason::MALFORMED }
+        match malformed {
+            Malformed::Congestion => DropReason::CONGESTED,
+            _ if malformed.is_other_kind() => DropReason::UNWANTED,
+            _ => DropReason::MALFORMED,
+        }
     }
 }
 
@@ -134,6 +139,13 @@ mod tests {
             assert!(OURS[i + 1..].iter().all(|b| a != b && a.name() != b.name()));
             assert_eq!(DropReason::ours(a.index()), Some(*a));
         }
+    }
+
+    #[test]
+    fn packets_of_another_kind_or_with_a_congestion_mark_are_not_malformed() {
+        assert_eq!(DropReason::from(Malformed::NotUdp), DropReason::UNWANTED);
+        assert_eq!(DropReason::from(Malformed::Congestion), DropReason::CONGESTED);
+        assert_eq!(DropReason::from(Malformed::BadLength), DropReason::MALFORMED);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Seed {
             Key::DstIp => self.address(hash, ip.dst()),
             Key::Connection => {
                 let ends = self.address(self.address(hash, ip.src()), ip.dst());
-                self.mix(ends, protocol_and_ports(ip.protocol().0, ports(&ip)))
+                self.mix(ends, protocol_and_ports(&ip))
             }
         }
     }
@@ -92,9 +92,7 @@ impl Seed {
         Some(match key {
             Key::SrcIp => mix(hash, 26),
             Key::DstIp => mix(hash, 30),
-            Key::Connection => {
-                self.mix(mix(mix(hash, 26), 30), protocol_and_ports(head[23], word(34)))
-            }
+            Key::Connection => self.mix(mix(mix(hash, 26), 30), word_of(head[23], word(34))),
         })
     }
 
@@ -117,21 +115,24 @@ impl Seed {
 }
 
 /// Returns a word that distinguishes connections between two addresses.
-fn protocol_and_ports(protocol: u8, ports: u32) -> u64 {
+fn word_of(protocol: u8, ports: u32) -> u64 {
     u64::from(protocol) << 32 | u64::from(ports)
 }
 
-/// Returns both ports, if the packet has ports. For a fragment it returns none, so that all
-/// fragments of a datagram are in one flow.
+/// Returns the word of a packet with its protocol, and both ports if it has ports. It is 0 for a fragment, so that all
+/// fragments of a datagram are in one flow: only the first has the ports, and the protocol behind extension headers.
 #[inline]
-fn ports(ip: &IpRef<'_>) -> u32 {
-    let fragment = match ip {
+fn protocol_and_ports(ip: &IpRef<'_>) -> u64 {
+    let is_fragment = match ip {
         IpRef::V4(ip) => ip.is_fragment(),
         IpRef::V6(ip) => ip.is_fragment(),
     };
-    let has_ports = matches!(ip.protocol(), Protocol::TCP | Protocol::UDP) && !fragment;
+    if is_fragment {
+        return 0;
+    }
+    let has_ports = matches!(ip.protocol(), Protocol::TCP | Protocol::UDP);
     let first = ip.payload().first_chunk::<4>().filter(|_| has_ports);
-    first.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    word_of(ip.protocol().0, first.map_or(0, |bytes| u32::from_be_bytes(*bytes)))
 }
 
 #[cfg(test)]
@@ -204,15 +205,18 @@ mod tests {
     fn fragments_of_ipv6_are_one_flow() {
         let pool = Pool::builder().frames(64).build().unwrap();
         let (mut mem, seed) = (pool.local(), Seed::random());
-        let mut flow = |offset_and_more: [u8; 2], first: [u8; 4]| {
+        let mut flow = |next: u8, offset_and_more: [u8; 2], payload: [u8; 16]| {
             let mut frame = vec![2; 12];
             frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 44, 64]);
             frame.extend([7; 32]);
-            frame.extend([17, 0, offset_and_more[0], offset_and_more[1], 0, 0, 0, 1]);
-            frame.extend(first);
-            frame.extend([0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            frame.extend([next, 0, offset_and_more[0], offset_and_more[1], 0, 0, 0, 1]);
+            frame.extend(payload);
             seed.flow(Key::Connection, &mem.alloc_copy(&frame).unwrap())
         };
-        assert_eq!(flow([0, 1], [0, 1, 0, 2]), flow([0, 16], [0, 9, 0, 9]));
+        let udp = [0, 1, 0, 2, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(flow(17, [0, 1], udp), flow(17, [0, 16], [9; 16]));
+        // Only the first fragment has the extension header, and the protocol behind it.
+        let options = [17, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 8, 0, 0];
+        assert_eq!(flow(60, [0, 1], options), flow(60, [0, 16], [9; 16]));
     }
 }
