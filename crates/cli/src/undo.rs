@@ -9,6 +9,7 @@ mod ends;
 mod left;
 mod line;
 mod lock;
+mod netns;
 mod record;
 
 use std::ffi::OsString;
@@ -83,6 +84,14 @@ fn is_own(object: impl AsFd, kind: FileType) -> bool {
     })
 }
 
+/// Decision about a line of a record.
+enum Wanted {
+    Keep,
+    Undo,
+    /// It is restored already, or was changed since: the next such change is not the run's.
+    Forget,
+}
+
 /// A record that was read.
 struct Recorded {
     name: String,
@@ -147,12 +156,12 @@ impl Records {
         self.read.iter().flat_map(|record| &record.lines)
     }
 
-    /// Undoes the changes that `is_wanted` selects, and removes them from their records, and the
-    /// records of which no line is left; returns findings about them.
+    /// Undoes or forgets the changes as `wanted` says, and removes them from their records, and the
+    /// records of which no line is left; returns findings about those that it undid.
     fn undo(
         &self,
         folder: &OwnedFd,
-        is_wanted: impl Fn(&Line) -> bool,
+        wanted: impl Fn(&Line) -> Wanted,
         screen: &Screen,
     ) -> Vec<Finding> {
         let (all, mut found): (Vec<&Line>, _) = (self.lines().collect(), Vec::new());
@@ -163,9 +172,13 @@ impl Records {
             let mut kept: Vec<&Line> = Vec::new();
             // The last change first, and also the others if one cannot be undone.
             for line in lines.iter().rev() {
-                if !is_wanted(line) {
-                    kept.push(line);
-                    continue;
+                match wanted(line) {
+                    Wanted::Keep => {
+                        kept.push(line);
+                        continue;
+                    }
+                    Wanted::Forget => continue,
+                    Wanted::Undo => {}
                 }
                 let mut finding = line.undo(&all, screen);
                 if finding.level != Level::Ok {
@@ -272,13 +285,17 @@ fn recover<'a>(
         return;
     }
     let (ends, until) = (ends(ports, drivers), detached());
-    let is_wanted = |line: &Line| {
+    let wanted = |line: &Line| {
         let is_read = !matches!(line.left, Left::Interrupts(_));
         let is_of_path = ends.contains(&line.index);
-        let is_wanted = is_read && is_of_path && line.is_of_ended_run_here();
-        is_wanted && line.may_be_left(true) && is_free_soon(line, until)
+        match is_read && is_of_path && line.is_of_ended_run_here() {
+            false => Wanted::Keep,
+            true if !line.may_be_left(true) => Wanted::Forget,
+            true if is_free_soon(line, until) => Wanted::Undo,
+            true => Wanted::Keep,
+        }
     };
-    for finding in records.undo(folder, is_wanted, screen) {
+    for finding in records.undo(folder, wanted, screen) {
         // What is left is in the notes of pending changes.
         if finding.level == Level::Ok {
             screen.change(&format!("note: {}\n", finding.what));
@@ -332,7 +349,7 @@ fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
         Ok(records) => records,
         Err(e) => return vec![Finding::of(Level::Miss, &unlisted(path, &e))],
     };
-    let mut found = records.undo(folder, |_| true, screen);
+    let mut found = records.undo(folder, |_| Wanted::Undo, screen);
     // Several settings of an interface that was deleted.
     found.dedup();
     found.extend(records.unreadable.iter().map(|name| unreadable(&path.join(name))));

@@ -161,7 +161,7 @@ fn file_name(name: &str) -> &str {
 /// the memory.
 fn limits(error: Error) -> Error {
     error.fix(
-        "request less, or raise the limits of this process (ulimit -v, memory.max of its cgroup)",
+        "request less, or raise the limits of this process (ulimit -v, ulimit -n, memory.max of its cgroup)",
     )
 }
 

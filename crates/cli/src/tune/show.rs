@@ -57,7 +57,8 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
         _ => &answer["reverts_in_seconds"],
     };
     if let Some(left) = reverts.as_f64() {
-        text += &format!("reverts in {left:.0} s unless: linerate tune PATH --keep\n");
+        let digits = usize::from(left < 1.5);
+        text += &format!("reverts in {left:.digits$} s unless: linerate tune PATH --keep\n");
     }
     if let Some(why) = answer["revert_failed"].as_str() {
         text += &format!("the last revert failed: {why}\n");
@@ -207,5 +208,7 @@ mod tests {
             "reverts in 60 s unless: linerate tune PATH --keep",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        let soon = serde_json::json!({"set": [], "this_reverts_in_seconds": 0.46});
+        assert!(table(&View::Set, &soon).starts_with("reverts in 0.5 s unless: "));
     }
 }

@@ -12,26 +12,19 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::ends::{detached, is_free_soon, other_end};
 use super::left::{Left, Undone};
+use super::netns::Netns;
 use crate::screen::Screen;
 
 /// The form of a record's line.
-const FORM: &str = "linerate-undo/2";
-/// The former form, in which a line has no PID namespace.
+const FORM: &str = "linerate-undo/3";
+/// The form before, in which a network namespace has no cookie.
+const SECOND_FORM: &str = "linerate-undo/2";
+/// The first form, in which a line has no PID namespace either.
 const FIRST_FORM: &str = "linerate-undo/1";
-
-/// Returns the number of a namespace from its file in /proc.
-fn namespace(file: &str) -> Option<u64> {
-    fs::metadata(file).ok().map(|found| found.ino())
-}
-
-/// Returns the number of the network namespace of this process.
-pub(super) fn netns() -> Option<u64> {
-    namespace("/proc/thread-self/ns/net")
-}
 
 /// Returns the number of the PID namespace of this process; `None` if the kernel has none.
 pub(super) fn pidns() -> Option<u64> {
-    namespace("/proc/self/ns/pid")
+    fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
 }
 
 /// Returns the number of a process, and its start time, which distinguishes it from a later one
@@ -111,7 +104,7 @@ pub(super) struct Line {
     pub start: u64,
     /// The PID namespace of the process; `None` in the first form, and if the kernel has none.
     pub pidns: Option<u64>,
-    pub netns: u64,
+    pub netns: Netns,
     pub index: u32,
     pub interface: String,
     pub left: Left,
@@ -121,17 +114,17 @@ impl Line {
     /// Returns the line of a change by this process in this network namespace.
     pub fn here(interface: &str, left: Left) -> Result<Line, Errno> {
         let (pid, start) = identity("self").ok_or(Errno::SRCH)?;
-        let netns = netns().ok_or(Errno::NOENT)?;
+        let netns = Netns::here().ok_or(Errno::NOENT)?;
         let index = Interface::open(interface).map_or(0, |found| found.index());
         let (pidns, interface) = (pidns(), interface.to_owned());
         Ok(Line { pid, start, pidns, netns, index, interface, left })
     }
 
-    /// Parses a line of either form.
+    /// Parses a line of any form.
     pub fn of(text: &str) -> Option<Line> {
         let words: Vec<&str> = text.split(' ').collect();
         let (pidns, [pid, start, netns, index, interface, left]) = match words[..] {
-            [FORM, pid, start, pidns, netns, index, interface, left] => {
+            [FORM | SECOND_FORM, pid, start, pidns, netns, index, interface, left] => {
                 (Some(pidns.parse().ok()?), [pid, start, netns, index, interface, left])
             }
             [FIRST_FORM, pid, start, netns, index, interface, left] => {
@@ -141,7 +134,7 @@ impl Line {
         };
         let (interface, left) = (interface.to_owned(), Left::of(left)?);
         let (pid, start) = (pid.parse().ok()?, start.parse().ok()?);
-        let (netns, index) = (netns.parse().ok()?, index.parse().ok()?);
+        let (netns, index) = (Netns::of(netns)?, index.parse().ok()?);
         Some(Line { pid, start, pidns, netns, index, interface, left })
     }
 
@@ -155,7 +148,7 @@ impl Line {
 
     /// Returns true if the run has ended, and its change can be undone in this network namespace.
     pub fn is_of_ended_run_here(&self) -> bool {
-        self.run() == Run::Ended && netns() == Some(self.netns)
+        self.run() == Run::Ended && self.netns.is_here()
     }
 
     /// Returns true if the run may still need the setting that `other`, of an ended run, changed too.
@@ -164,7 +157,7 @@ impl Line {
             (Left::Offload(own), Left::Offload(other)) => own == other,
             (own, other) => mem::discriminant(own) == mem::discriminant(other),
         };
-        let is_same = is_same_kind && (self.netns, self.index) == (other.netns, other.index);
+        let is_same = is_same_kind && self.netns.is_same(other.netns) && self.index == other.index;
         // What the ended run has found is what a run that started earlier has set.
         let is_restored_to = matches!(other.left, Left::Hold { .. } | Left::Rss { .. });
         is_same
@@ -254,7 +247,7 @@ impl Line {
                     self.pid
                 ),
             )),
-            Run::Ended if netns() != Some(self.netns) => Some((
+            Run::Ended if !self.netns.is_here() => Some((
                 "it is in another network namespace, which may no longer exist",
                 // A deleted namespace takes its veths with it; its cards return to the initial one.
                 "repeat it in that namespace (ip netns lists them): ip netns exec NAME linerate \

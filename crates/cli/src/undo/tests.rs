@@ -8,7 +8,8 @@ use linerate_sys::netif::{DeviceOffload, NapiHold, Rss};
 use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
-use super::line::{exists, identity, netns, pidns};
+use super::line::{exists, identity, pidns};
+use super::netns::Netns;
 use super::record::reason;
 use super::*;
 
@@ -62,13 +63,16 @@ impl Drop for Folder {
     }
 }
 
+/// Another network namespace than that of any process.
+const ELSEWHERE: Netns = Netns { inode: 0, cookie: None };
+
 /// Returns the line of a run that has ended, on an interface that no longer exists.
 fn ended(interface: &str, start: u64) -> Line {
     Line {
         pid: NO_PROCESS,
         start,
         pidns: pidns(),
-        netns: netns().unwrap(),
+        netns: Netns::here().unwrap(),
         index: 1 << 30,
         interface: interface.into(),
         left: Left::Offload(DeviceOffload::Checksums),
@@ -182,7 +186,7 @@ fn hold_of_a_run_that_was_killed_after_an_earlier_one_has_started_is_undone() {
 #[test]
 fn line_that_is_undone_is_removed_from_its_record() {
     let folder = Folder::new("rest");
-    let line = Line { netns: 0, ..ended("away0", 5) };
+    let line = Line { netns: ELSEWHERE, ..ended("away0", 5) };
     let text = format!("half a li\n{line}\n{}\n", ended("gone0", 5));
     folder.write("run-1", &text, 0o600);
     folder.write("new-run-1", "of a killed process", 0o600);
@@ -252,7 +256,7 @@ fn run_of_another_pid_namespace_may_still_run() {
 #[test]
 fn record_of_another_network_namespace_is_kept_and_named_because_that_may_be_gone() {
     let folder = Folder::new("netns");
-    folder.write("run-1", &format!("{}\n", Line { netns: 0, ..ended("away0", 5) }), 0o600);
+    folder.write("run-1", &format!("{}\n", Line { netns: ELSEWHERE, ..ended("away0", 5) }), 0o600);
     let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
     assert_eq!((found.len(), found[0].level), (1, Level::Warn), "{found:?}");
     let fix = &found[0].fix.as_ref().unwrap().text;
@@ -333,13 +337,16 @@ fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
         pid: 7,
         start: 8,
         pidns: Some(6),
-        netns: 9,
+        netns: Netns { inode: 9, cookie: Some(77) },
         index: 3,
         interface: "v1".into(),
         left: Left::Offload(DeviceOffload::Checksums),
     };
-    let text = "linerate-undo/2 7 8 6 9 3 v1 checksum-offload";
+    let text = "linerate-undo/3 7 8 6 9:77 3 v1 checksum-offload";
     assert_eq!((line.to_string().as_str(), Line::of(text).as_ref()), (text, Some(&line)));
+    let former = Line::of("linerate-undo/2 7 8 6 9 3 v1 checksum-offload").unwrap();
+    line.netns.cookie = None;
+    assert_eq!(former, line);
     // The first form has no PID namespace.
     line.pidns = None;
     let text = "linerate-undo/1 7 8 9 3 v1 checksum-offload";
@@ -375,7 +382,9 @@ fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
         "linerate-undo/1 7 8 9 3 v1 checksum-offload more",
         "linerate-undo/1 7 8 6 9 3 v1 checksum-offload",
         "linerate-undo/2 7 8 9 3 v1 checksum-offload",
-        "linerate-undo/3 7 8 6 9 3 v1 checksum-offload",
+        "linerate-undo/4 7 8 6 9 3 v1 checksum-offload",
+        "linerate-undo/3 7 8 6 9: 3 v1 checksum-offload",
+        "linerate-undo/3 7 8 6 9:x 3 v1 checksum-offload",
     ] {
         assert_eq!(Line::of(bad), None, "{bad}");
     }
@@ -404,7 +413,7 @@ fn reason_of_a_missing_record_names_what_is_missing() {
 #[test]
 fn lines_that_stay_keep_their_order() {
     let folder = Folder::new("kept");
-    let away = |name: &str| Line { netns: 0, ..ended(name, 5) };
+    let away = |name: &str| Line { netns: ELSEWHERE, ..ended(name, 5) };
     let text = format!("{}\n{}\n{}\n", away("away0"), ended("gone0", 5), away("away1"));
     folder.write("run-1", &text, 0o600);
     folder.undo();
@@ -460,7 +469,7 @@ fn process_that_waits_for_its_parent_has_ended() {
 fn run_in_another_network_namespace_does_not_need_an_interface_of_this_one() {
     let folder = Folder::new("same-index");
     let (pid, start) = identity("self").unwrap();
-    let running = Line { pid, start, netns: 0, ..ended("gone0", 0) };
+    let running = Line { pid, start, netns: ELSEWHERE, ..ended("gone0", 0) };
     folder.write("run-1", &format!("{running}\n"), 0o600);
     folder.write("run-2", &format!("{}\n", ended("gone0", 2)), 0o600);
     folder.undo();
@@ -506,7 +515,7 @@ fn run_begins_with_the_settings_from_before_killed_runs_on_its_own_interfaces_on
         let folder = Folder::new("begin");
         let interrupts = Left::Interrupts(Was::read("irq=999999=0").unwrap());
         for (name, line) in [
-            ("run-1", Line { netns: 0, ..turned_off("v1") }),
+            ("run-1", Line { netns: ELSEWHERE, ..turned_off("v1") }),
             ("run-2", Line { left: interrupts, ..turned_off("v1") }),
         ] {
             folder.write(name, &format!("{line}\n"), 0o600);
@@ -518,5 +527,34 @@ fn run_begins_with_the_settings_from_before_killed_runs_on_its_own_interfaces_on
         assert!(!is_on() && folder.names().len() == 3, "of another interface");
         begin(&folder, "packet:v0");
         assert!(is_on() && folder.names() == ["run-1", "run-2"], "{:?}", folder.names());
+        // What is restored already is forgotten, so that a later change by hand stays.
+        folder.write("run-3", &format!("{}\n", turned_off("v1")), 0o600);
+        begin(&folder, "packet:v0");
+        assert_eq!(folder.names(), ["run-1", "run-2"]);
+        v1.set_offload(DeviceOffload::Checksums, false).unwrap();
+        begin(&folder, "packet:v0");
+        assert!(!is_on());
+    });
+}
+
+#[test]
+fn change_in_a_deleted_namespace_is_not_undone_in_a_later_one_of_its_number() {
+    with_pair(|| {
+        let here = Netns::here().unwrap();
+        let Some(cookie) = here.cookie else { return println!("skipped: Linux before 5.14") };
+        let v1 = linerate_sys::netif::Interface::open("v1").unwrap();
+        v1.set_offload(DeviceOffload::Checksums, false).unwrap();
+        let folder = Folder::new("cookie");
+        let deleted = Netns { cookie: Some(cookie - 1), ..here };
+        assert!(!deleted.is_here() && here.is_here());
+        folder.write("run-1", &format!("{}\n", Line { netns: deleted, ..turned_off("v1") }), 0o600);
+        let found = folder.undo();
+        assert!(found[0].2.starts_with("it is in another network namespace"), "{found:?}");
+        assert!(!v1.offload(DeviceOffload::Checksums).unwrap());
+        // A record of a former version has no cookie.
+        let former = Netns { cookie: None, ..here };
+        folder.write("run-1", &format!("{}\n", Line { netns: former, ..turned_off("v1") }), 0o600);
+        folder.undo();
+        assert!(v1.offload(DeviceOffload::Checksums).unwrap());
     });
 }
