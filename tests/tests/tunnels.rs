@@ -1,7 +1,7 @@
 //! Packets of a kernel in a tunnel (VXLAN, Geneve, GRE), of which it leaves checksums and cuts to a device: they arrive
 //! at another kernel with right bytes.
 
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use linerate::prelude::*;
 use linerate::wire::{Mac, Tunnel as Ends};
@@ -216,15 +216,15 @@ struct Gateway {
     ends: Ends,
 }
 
-/// Bytes before a frame in VXLAN over IPv4.
-const OUTER_BYTES: usize = 14 + 20 + 8 + 8;
-
 impl Stage for Gateway {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         let (is_inside, ends) = (turn.port() == self.inside, self.ends);
         batch.retain(|skb| match is_inside {
             true => skb.push_vxlan(&ends),
-            false if skb.udp().is_ok_and(|udp| udp.dst_port() == 4789) && skb.pull(OUTER_BYTES) => {
+            false
+                if skb.udp().is_ok_and(|udp| udp.dst_port() == 4789)
+                    && skb.pull(ends.header_bytes()) =>
+            {
                 Ok(())
             }
             false => Err(DropReason::UNWANTED),
@@ -242,21 +242,25 @@ fn mac_of(host: &Netns) -> Mac {
 }
 
 /// Joins a host without a tunnel, whose packets a stage of this process puts into VXLAN, with one whose kernel has it.
-fn through_a_stage(ports: [&str; 2]) -> Result<(), String> {
+fn through_a_stage(ports: [&str; 2], is_v6: bool) -> Result<(), String> {
     let hosts = Hosts::new()?;
-    let ends = Ends {
-        src_mac: Mac([2, 0, 0, 0, 0, 9]),
-        dst_mac: mac_of(&hosts.east),
-        src: WEST.into(),
-        dst: EAST.into(),
-        vni: 7,
+    let [src, dst]: [IpAddr; 2] = match is_v6 {
+        true => [WEST6.into(), EAST6.into()],
+        false => [WEST.into(), EAST.into()],
     };
+    let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 9]), mac_of(&hosts.east));
+    let ends = Ends { src_mac, dst_mac, src, dst, vni: 7 };
     hosts.west.ip(&format!("addr add {INNER_WEST}/24 dev eth0"));
     // The inner packets have room for the tunnel's headers.
-    hosts.west.ip("link set dev eth0 mtu 1450");
-    let outer = [EAST, WEST].map(|address| address.to_string());
-    add_tunnel(&hosts.east, &format!("{VXLAN} dstport 4789 noudpcsum"), outer, INNER_EAST)?;
-    hosts.east.ip(&format!("neigh replace {WEST} lladdr 02:00:00:00:00:09 dev eth0"));
+    hosts.west.ip("link set dev eth0 mtu 1430");
+    let mut options = "noudpcsum";
+    if is_v6 {
+        hosts.east.add_ipv6("eth0", EAST6)?;
+        options = "";
+    }
+    let outer = [dst, src].map(|address| address.to_string());
+    add_tunnel(&hosts.east, &format!("{VXLAN} dstport 4789 {options}"), outer, INNER_EAST)?;
+    hosts.east.ip(&format!("neigh replace {src} lladdr 02:00:00:00:00:09 dev eth0"));
     let build = || {
         let engine = Engine::builder().port("inside", ports[0]).port("outside", ports[1]);
         let engine = engine.wire("inside", "outside");
@@ -269,6 +273,9 @@ fn through_a_stage(ports: [&str; 2]) -> Result<(), String> {
     transfer(&hosts.east, &hosts.west, INNER_WEST, LEN);
     for host in [&hosts.west, &hosts.east] {
         assert_eq!(ERRORS.map(|name| host.count(name)), [0; 5], "{ERRORS:?}");
+        if is_v6 {
+            assert_eq!(ERRORS6.map(|name| host.count(name)), [0; 3], "{ERRORS6:?}");
+        }
     }
     let ledger = running.stop(SOON).ledger;
     assert_eq!((ledger.difference(), ledger.dropped(DropReason::UNSUPPORTED)), (0, 0), "{ledger}");
@@ -278,6 +285,12 @@ fn through_a_stage(ports: [&str; 2]) -> Result<(), String> {
 
 #[test]
 fn superframes_that_a_stage_puts_into_vxlan_reach_the_kernel_at_its_end() {
-    or_skip!(through_a_stage(["packet:w0", "packet:e0"]));
-    or_skip!(through_a_stage(["packet:w0", "xdp:e0,dst=10.7.0.1"]));
+    or_skip!(through_a_stage(["packet:w0", "packet:e0"], false));
+    or_skip!(through_a_stage(["packet:w0", "xdp:e0,dst=10.7.0.1"], false));
+}
+
+#[test]
+fn superframes_that_a_stage_puts_into_vxlan_over_ipv6_reach_the_kernel_at_its_end() {
+    or_skip!(through_a_stage(["packet:w0", "packet:e0"], true));
+    or_skip!(through_a_stage(["packet:w0", "xdp:e0"], true));
 }

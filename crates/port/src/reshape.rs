@@ -6,12 +6,13 @@
 //!
 //! The bytes are written by `linerate-wire`. A checksum that is left to a device stays left to it.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linerate_skb::{DropReason, Offload, Skb, Vlan};
 use linerate_sys::vnet::F_NEEDS_CSUM;
 use linerate_wire::{
     EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
+    checksum,
 };
 
 use crate::host::headers::{self, UDP_CHECK};
@@ -76,8 +77,7 @@ pub trait Reshape {
     /// checksum is computed, or left to the device if no other checksum is left to it.
     ///
     /// # Errors
-    /// See the trait; [`DropReason::UNSUPPORTED`] also for a superframe over IPv6, or without a checksum that is left to
-    /// a device. A sender whose packets enter such a tunnel needs its superframes off: `ethtool -K eth0 tso off gso off`.
+    /// See the trait; [`DropReason::UNSUPPORTED`] also for a superframe without a checksum that is left to a device.
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
     /// Puts the frame into a Geneve tunnel, by the rules of [`Reshape::push_vxlan`].
     ///
@@ -267,17 +267,26 @@ fn push_tunnel(
     Err(DropReason::UNSUPPORTED)
 }
 
-/// Puts a superframe into a tunnel whose UDP header has no checksum, if ports can cut it there.
+/// Puts a superframe into a tunnel, if ports can cut it there. Its segments get a UDP checksum if it has any: over IPv6 that of
+/// the pseudo header, as the kernel leaves it.
+///
+/// Source: net/ipv6/ip6_checksum.c `udp6_set_csum`.
 fn push_around_superframe(
     skb: &mut Skb,
     tunnel: &Tunnel,
     write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
 ) -> Result<(), DropReason> {
     let before = skb.offload();
-    if !tunnel.src.is_ipv4() || !before.needs_checksum() {
+    if !before.needs_checksum() {
         return Err(DropReason::UNSUPPORTED);
     }
     push(skb, tunnel.header_bytes(), write)?;
+    if let (IpAddr::V6(src), IpAddr::V6(dst)) = (tunnel.src, tunnel.dst) {
+        let at = usize::from(TUNNEL_V6_UDP);
+        let sum = checksum::pseudo_v6(src, dst, Protocol::UDP, (skb.len() - at) as u32);
+        let at = at + usize::from(UDP_CHECK);
+        skb.data_mut()[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
     if Cutter::of(skb).is_ok() {
         return Ok(());
     }
