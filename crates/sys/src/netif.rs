@@ -23,7 +23,7 @@ mod hold;
 mod name;
 mod rss;
 
-pub use ethtool::{DeviceOffload, Merging};
+pub use ethtool::{DeviceOffload, Merging, TxQueues};
 pub use folder::NetFolder;
 pub use hold::{NapiHold, NapiHoldGuard};
 pub use name::{IfName, NAME_BYTES_MAX};

@@ -56,6 +56,11 @@ pub(super) struct QueueBinding {
     zero_copy_frames_max: usize,
     interface: u32,
     queue: u32,
+    /// False if the interface has no transmit queue of this number: the kernel sends nothing then,
+    /// and reports success.
+    ///
+    /// Source: net/xdp/xsk.c, `__xsk_generic_xmit`.
+    pub can_send: bool,
     lens: Lens,
     busy_poll: bool,
     attached: Arc<Attached>,
@@ -101,6 +106,7 @@ impl QueueBinding {
         interface: &Interface,
         queue: u32,
         packet_frames: usize,
+        can_send: bool,
     ) -> Result<QueueBinding> {
         let features = XdpFeatures::of(interface).ok().flatten().unwrap_or_default();
         Ok(QueueBinding {
@@ -111,6 +117,7 @@ impl QueueBinding {
             zero_copy_frames_max: features.zero_copy_frames_max.map_or(1, |most| most as usize),
             interface: interface.index(),
             queue,
+            can_send,
             lens: config.lens(),
             busy_poll: config.busy_poll,
             attached: attached.clone(),

@@ -251,6 +251,9 @@ impl HostDevice for Device {
     }
 
     fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if !self.binding.can_send {
+            batch.discard_first(batch.len(), DropReason::UNSUPPORTED, mem);
+        }
         let Some(socket) = &mut self.socket else {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             self.recover(host);

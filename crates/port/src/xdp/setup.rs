@@ -5,7 +5,7 @@ use std::sync::Arc;
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::{Interface, RssGuard};
+use linerate_sys::netif::{Interface, RssGuard, TxQueues};
 use linerate_sys::packet::PacketSocket;
 use linerate_sys::rtnl::{HostUse, LinkInfo, UseKind};
 use linerate_sys::xdp::XdpSocket;
@@ -132,8 +132,16 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
         _ => CopyMode::Always,
     };
-    let opening =
-        Opening { config, pool, attached, interface: &interface, packet_frames, checksums };
+    let tx_queues = interface.tx_queues()?;
+    let opening = Opening {
+        config,
+        pool,
+        attached,
+        interface: &interface,
+        packet_frames,
+        checksums,
+        tx_queues,
+    };
     let (ops, zero_copy) = opening.all(&queues, wanted, &mut refused)?;
     // In the other modes zero-copy was not requested.
     let cut = cut.filter(|_| config.mode == Wanted::Auto);
@@ -141,20 +149,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     refused.extend(said.into_iter().chain(tags_said).chain(link.without_carrier()));
     refused.extend(without_effect(config));
     refused.extend(few_frames(config, queues.len(), pool));
-    let taken = match &config.map {
-        Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
-        _ => config.filter.diverts(),
-    };
-    let mut text = mode_text(&taken, mode, zero_copy, &queues);
-    if let Some(by) = spread::describe(config, &interface) {
-        text += &format!(", {by}");
-    }
-    if let Some(held) = hold::describe(&interface) {
-        text += &format!(", {held}");
-    }
-    if config.is_promiscuous() {
-        text += ", promiscuous";
-    }
+    refused.extend(tx_queues.and_then(|there| silent(config, there, &queues)));
+    let text = describe(config, &interface, mode, zero_copy, &queues);
     let mut obtained = Obtained::new(config.interface.clone(), text, longest).mac_of(&interface);
     obtained.queues = ops.len();
     obtained.filter = config.filter.chosen();
@@ -171,6 +167,28 @@ fn few_frames(config: &Config, queues: usize, pool: &Pool) -> Option<String> {
     (config.filter != Filter::Nothing && filled >= frames).then(|| {
         format!("frames: its fill rings can hold {filled} and the pool has {frames}, so a program may find none to send: a larger pool, or a shorter ring")
     })
+}
+
+/// Returns a message if some of `queues` send nothing, because the interface has fewer transmit queues.
+pub(super) fn silent(config: &Config, there: TxQueues, queues: &[u32]) -> Option<String> {
+    let (name, count) = (&config.interface, there.count);
+    let silent: Vec<u32> = queues.iter().copied().filter(|queue| *queue >= count).collect();
+    let needed = silent.last()?.saturating_add(1);
+    let fix = match there.is_combined {
+        _ if needed > there.most && count == 1 => format!("{},queues=0", config.text()),
+        _ if needed > there.most => format!("{},queues=0-{}", config.text(), count - 1),
+        true => format!("ethtool -L {name} combined {needed}"),
+        false => format!("ethtool -L {name} tx {needed}"),
+    };
+    let s = if count == 1 { "" } else { "s" };
+    let does = match (config.filter == Filter::Nothing, silent.len()) {
+        (true, 1) => "sends nothing",
+        (true, _) => "send nothing",
+        (false, 1) => "only receives",
+        (false, _) => "only receive",
+    };
+    let which = numbers(&silent);
+    Some(format!("queues: {name} has {count} transmit queue{s}, so {which} {does}: {fix}"))
 }
 
 /// Returns a message for each option that has no effect because the port only sends.
@@ -193,6 +211,8 @@ struct Opening<'a> {
     interface: &'a Interface,
     packet_frames: usize,
     checksums: Checksums,
+    /// The transmit queues; `None` if their number is not known.
+    tx_queues: Option<TxQueues>,
 }
 
 impl Opening<'_> {
@@ -228,11 +248,14 @@ impl Opening<'_> {
         mode: &mut CopyMode,
         refused: &mut Vec<String>,
     ) -> Result<Vec<XdpQueue>> {
-        let Opening { config, pool, attached, interface, packet_frames, checksums } = self;
+        let Opening { config, pool, attached, interface, packet_frames, checksums, tx_queues } =
+            self;
         let mut ops = Vec::with_capacity(queues.len());
         for queue in queues {
+            let can_send = tx_queues.is_none_or(|there| *queue < there.count);
+            let frames = *packet_frames;
             let binding =
-                QueueBinding::new(config, pool, attached, interface, *queue, *packet_frames)?;
+                QueueBinding::new(config, pool, attached, interface, *queue, frames, can_send)?;
             let link = Link::open(&config.interface)?;
             let (queue, obtained, why) = queue::open(binding, link, *mode, *checksums)?;
             refused.extend(why.map(|why| format!("zero-copy: {why}")));
@@ -448,6 +471,31 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
     }
 }
 
+/// Returns the text that reports the properties of the opened port.
+fn describe(
+    config: &Config,
+    interface: &Interface,
+    mode: Option<Mode>,
+    zero_copy: bool,
+    queues: &[u32],
+) -> String {
+    let taken = match &config.map {
+        Some(_) if config.filter != Filter::Nothing => foreign::feeder(interface),
+        _ => config.filter.diverts(),
+    };
+    let mut text = mode_text(&taken, mode, zero_copy, queues);
+    if let Some(by) = spread::describe(config, interface) {
+        text += &format!(", {by}");
+    }
+    if let Some(held) = hold::describe(interface) {
+        text += &format!(", {held}");
+    }
+    if config.is_promiscuous() {
+        text += ", promiscuous";
+    }
+    text
+}
+
 /// Returns the text that reports the mode of the opened port, and the packets it takes.
 fn mode_text(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> String {
     let attached = match mode {
@@ -456,15 +504,18 @@ fn mode_text(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -
         None => "",
     };
     let copy = if zero_copy { "zero-copy" } else { "copy" };
-    let queues = match queues {
-        [] => String::new(),
-        [one] => format!(", queue {one}"),
+    format!("AF_XDP {attached}{copy}, {taken}, {}", numbers(queues))
+}
+
+/// Returns a text with the numbers of `queues`, which are in order.
+fn numbers(queues: &[u32]) -> String {
+    match queues {
+        [one] => format!("queue {one}"),
         [first, .., last] if (last - first) as usize + 1 == queues.len() => {
-            format!(", queues {first}-{last}")
+            format!("queues {first}-{last}")
         }
-        some => format!(", queues {some:?}"),
-    };
-    format!("AF_XDP {attached}{copy}, {taken}{queues}")
+        some => format!("queues {some:?}"),
+    }
 }
 
 /// Returns the remedy for a program that is attached already.

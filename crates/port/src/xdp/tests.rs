@@ -4,6 +4,7 @@ mod beside;
 mod cut;
 mod lacking;
 mod lost;
+mod silent;
 mod slow;
 mod tagged;
 mod taken;

@@ -40,6 +40,38 @@ impl std::fmt::Display for DeviceOffload {
     }
 }
 
+/// The transmit queues of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxQueues {
+    /// The number of queues in use.
+    pub count: u32,
+    /// The largest number that `ethtool -L` sets.
+    pub most: u32,
+    /// True if the number is set by `ethtool -L IFACE combined`, false by `tx`.
+    pub is_combined: bool,
+}
+
+/// `struct ethtool_channels`: the most channels that a device can have, and those in use.
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolChannels {
+    cmd: u32,
+    max: Channels,
+    now: Channels,
+}
+
+/// Numbers of channels, by their kind.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+const _: () = assert!(size_of::<EthtoolChannels>() == 36);
+
 /// Source: `ETH_FLAG_TXVLAN`, `ETH_FLAG_RXVLAN` and `ETH_FLAG_LRO`, include/uapi/linux/ethtool.h.
 const FLAG_TXVLAN: u32 = 1 << 7;
 const FLAG_RXVLAN: u32 = 1 << 8;
@@ -130,16 +162,31 @@ impl Interface {
     ///
     /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
     pub fn rx_queues(&self) -> Result<u32> {
-        #[repr(C)]
-        #[derive(Default)]
-        struct EthtoolChannels {
-            cmd: u32,
-            max: [u32; 4],
-            rx: u32,
-            tx: u32,
-            other: u32,
-            combined: u32,
-        }
+        let of = |channels: EthtoolChannels| channels.now.rx.saturating_add(channels.now.combined);
+        Ok(self.channels()?.map_or(1, of).max(1))
+    }
+
+    /// Returns the interface's transmit queues; `None` if its driver does not report them.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    ///
+    /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
+    pub fn tx_queues(&self) -> Result<Option<TxQueues>> {
+        let of = |EthtoolChannels { max, now, .. }: EthtoolChannels| {
+            let is_combined = now.combined > 0;
+            TxQueues {
+                count: now.tx.saturating_add(now.combined),
+                most: if is_combined { max.combined } else { max.tx },
+                is_combined,
+            }
+        };
+        // Every interface has a transmit queue, so no queue means that the driver counts them otherwise.
+        Ok(self.channels()?.map(of).filter(|queues| queues.count > 0))
+    }
+
+    /// Returns the numbers of the interface's channels; `None` if its driver does not report them.
+    fn channels(&self) -> Result<Option<EthtoolChannels>> {
         const ETHTOOL_GCHANNELS: u32 = 0x3c;
         let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
         let mut request = self.named()?;
@@ -148,9 +195,9 @@ impl Interface {
         // kernel writes `channels`, which outlives the call.
         let done = unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) };
         match done {
-            Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
+            Ok(()) => Ok(Some(channels)),
             Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
-            Err(_) => Ok(1),
+            Err(_) => Ok(None),
         }
     }
 
@@ -218,6 +265,23 @@ mod tests {
             }
             ip("link del v0");
             assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn an_interface_says_how_many_queues_it_has_in_each_direction() {
+        in_netns(|| {
+            ip("link add v0 numrxqueues 3 numtxqueues 2 type veth peer name v1");
+            let v0 = Interface::open("v0").unwrap();
+            assert_eq!(v0.rx_queues().unwrap(), 3);
+            let queues = TxQueues { count: 2, most: 2, is_combined: false };
+            assert_eq!(v0.tx_queues().unwrap(), Some(queues));
+            // Its driver does not report queues.
+            let lo = Interface::open("lo").unwrap();
+            assert_eq!((lo.rx_queues().unwrap(), lo.tx_queues().unwrap()), (1, None));
+            ip("link del v0");
+            assert_eq!(v0.rx_queues().unwrap_err().code, Code::NoDevice);
+            assert_eq!(v0.tx_queues().unwrap_err().code, Code::NoDevice);
         });
     }
 
