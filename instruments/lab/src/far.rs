@@ -431,4 +431,103 @@ mod tests {
         let Err(e) = Far::open("ring:x", None, false) else { panic!("it is no memif") };
         assert!(e.why.contains("memif"), "{e}");
     }
+
+    /// Returns what a far side that verifies has seen of each round of packets; of a flow's numbers,
+    /// of which `None` is a packet without a stamp.
+    fn seen_of(rounds: &[&[Option<u64>]]) -> Vec<Seen> {
+        let name = format!("@linerate-far-{}-{}", std::process::id(), rounds.len());
+        let reader = Reader::connect(&name).unwrap();
+        let mut far = Far::new(reader, Meter::of_this_thread("far", None, false), true);
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut sender = Port::open_with(&format!("memif:{name},zerocopy=no"), &pool).unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+        let begun_ns = monotonic_ns();
+        let mut round = |numbers: &&[Option<u64>]| {
+            let mut left = numbers.iter();
+            while far.seen.packets < numbers.len() as u64 {
+                assert!(monotonic_ns() - begun_ns < 20_000_000_000, "{:?}", far.seen);
+                sender.rx(&mut batch);
+                far.reader.arm();
+                if sender.health() == Health::Up && batch.is_empty() {
+                    for number in left.by_ref().take(1) {
+                        let mut packet = [0; 60];
+                        if let Some(number) = number {
+                            stamp::write(&mut packet, 0, *number, begun_ns).unwrap();
+                        }
+                        batch.push(mem.alloc_copy(&packet).unwrap()).unwrap();
+                    }
+                }
+                sender.xmit(&mut batch);
+                far.look();
+            }
+            far.slices.push(7);
+            let seen = far.take();
+            assert!(far.slices.is_empty() && far.took_ns.is_empty());
+            seen
+        };
+        rounds.iter().map(&mut round).collect()
+    }
+
+    #[test]
+    fn each_report_is_of_what_came_since_the_one_before() {
+        let numbers: Vec<Option<u64>> = (4..24).map(Some).collect();
+        let first = [&[Some(0), Some(1), Some(1), Some(3), None][..], &numbers[..]].concat();
+        let seen = seen_of(&[&first, &[Some(200), Some(2), Some(201)], &[Some(202)]]);
+        let told = |seen: &Seen| {
+            let Seen { packets, bytes, lost, reordered, duplicated, foreign, .. } = *seen;
+            (packets, bytes, lost, reordered, duplicated, foreign)
+        };
+        assert_eq!(told(&seen[0]), (25, 25 * 60, 1, 0, 1, 1), "2 is missing, and 1 came twice");
+        assert_eq!(told(&seen[1]), (3, 180, 200 - 24, 1, 0, 0), "2 came too late to be known");
+        assert_eq!(told(&seen[2]), (1, 60, 0, 0, 0, 0));
+        let counts: Vec<u64> = seen.iter().map(|seen| seen.receipt_count).collect();
+        assert_eq!(counts, [24, 3, 1], "one packet has no time");
+        let medians: Vec<bool> = seen.iter().map(|seen| seen.receipt_p50_ns.is_some()).collect();
+        assert_eq!(medians, [true, false, false]);
+        assert!(
+            seen.iter().all(|seen| seen.is_verified
+                && seen.fault().is_some() == (told(seen).3 + told(seen).4 > 0))
+        );
+    }
+
+    #[test]
+    fn any_packet_that_did_not_come_as_it_was_sent_is_a_fault_and_a_lost_one_is_none() {
+        let with = |fault: fn(&mut Seen)| {
+            let mut seen = Seen { packets: 9, lost: 3, copied_out: 2, ..Seen::default() };
+            fault(&mut seen);
+            seen.fault()
+        };
+        assert_eq!(with(|_| {}), None);
+        let faults: [fn(&mut Seen); 5] = [
+            |seen| seen.corrupted = 1,
+            |seen| seen.foreign = 1,
+            |seen| seen.duplicated = 1,
+            |seen| seen.reordered = 1,
+            |seen| seen.protocol_errors = 1,
+        ];
+        assert!(faults.iter().all(|fault| with(*fault).is_some()));
+        let said = with(|seen| (seen.reordered, seen.protocol_errors) = (4, 5)).unwrap();
+        assert!(said.ends_with("4 out of order; 5 connections ended because of a protocol error"));
+    }
+
+    #[test]
+    fn every_count_of_two_reports_is_added_and_no_quantile() {
+        let one = |n: u64| Seen {
+            packets: n,
+            bytes: 2 * n,
+            verified: 3 * n,
+            lost: 4 * n,
+            reordered: 5 * n,
+            duplicated: 6 * n,
+            corrupted: 7 * n,
+            foreign: 8 * n,
+            copied_out: 9 * n,
+            protocol_errors: 10 * n,
+            receipt_count: 11 * n,
+            ..Seen::default()
+        };
+        let mut sum = one(1);
+        sum += &Seen { receipt_p50_ns: Some(5), slowest_pct: Some(90.0), ..one(100) };
+        assert_eq!(sum, one(101));
+    }
 }

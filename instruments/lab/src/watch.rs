@@ -528,4 +528,22 @@ mod tests {
         assert!(foreign_ns + 250_000_000 < busy * tick_ns() + later_ns, "{foreign_ns} of {busy}");
         assert!(window.steal_ticks.is_some() && window.cpus > Some(0), "{window:?}");
     }
+
+    #[test]
+    fn time_of_the_sides_programs_is_not_foreign_nor_what_we_had_before() {
+        let at = |user: u64, ksoftirqd_ns: &[(usize, u64)], own_ns: u64| {
+            let line = format!("cpu3 {user} 0 0 900 0 0 0 0 0 0\n");
+            let ksoftirqd_ns = ksoftirqd_ns.iter().copied().collect();
+            Reading { times: times_of(&line, &[3]).unwrap(), ksoftirqd_ns, own_ns }
+        };
+        let first = at(10, &[(3, 500), (4, 50)], 7 * tick_ns());
+        let watch = Watch { cpus: vec![3], first };
+        let mut window = Window { beside_cpu_ns: Some(tick_ns()), ..Window::default() };
+        // Of 8 ticks, 2 are ours, and 1 is of the side's programs.
+        let last = at(18, &[(3, 500), (4, 80), (5, 1000)], 9 * tick_ns());
+        watch.stop_at(last, &mut window).unwrap();
+        assert_eq!(window.foreign_cpu_ns, Some(5 * tick_ns()));
+        let known = BTreeMap::from([(4, 30)]);
+        assert_eq!(window.ksoftirqd_ns, known, "that of CPU 3 did nothing, of 5 nothing is known");
+    }
 }

@@ -199,4 +199,33 @@ mod tests {
         }
         assert!((92 * runs / 100..=99 * runs / 100).contains(&held), "{held} of {runs}");
     }
+
+    #[test]
+    fn cells_that_were_disturbed_or_cut_off_are_counted_as_unclear_and_are_in_no_sum() {
+        let metric = crate::analysis::testing::metric("losses");
+        let cell = |effect: Effect| CellRecord {
+            metrics: [(metric.name.clone(), effect)].into(),
+            ..CellRecord::default()
+        };
+        let quiet = cell(effect(100.0, -10.0, (-12.0, -9.0)));
+        let cut = CellRecord { is_unfinished: true, ..cell(effect(100.0, 50.0, (40.0, 60.0))) };
+        let found = line(&metric, Goal::Less, "all".into(), &[&quiet, &cut]).unwrap();
+        assert!((found.sum_ratio_pct + 10.0).abs() < 1e-9, "{found:?}");
+        assert!((found.geomean_pct + 10.0).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.unclear, 2);
+    }
+
+    #[test]
+    fn a_factor_with_one_level_has_no_line_of_its_own() {
+        let mut experiment = crate::analysis::testing::experiment();
+        experiment.factors[0].levels.truncate(1);
+        let cell = CellRecord {
+            at: [("rate".to_owned(), "max".to_owned())].into(),
+            metrics: [("cost_ns_per_packet".to_owned(), effect(100.0, -10.0, (-12.0, -9.0)))]
+                .into(),
+            ..CellRecord::default()
+        };
+        let lines = overall(&experiment, &[cell]);
+        assert_eq!(lines.iter().map(|line| line.group.as_str()).collect::<Vec<_>>(), ["all"]);
+    }
 }

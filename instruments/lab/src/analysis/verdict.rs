@@ -174,4 +174,19 @@ mod tests {
         (one.aa_half_width_pct, one.aa_pct) = (None, None);
         assert_eq!(judge(&one), Verdict::Same);
     }
+
+    #[test]
+    fn a_change_that_is_the_opposite_from_the_control_is_none() {
+        let mut one = effect((4.0, 8.0), 0.0, 0.001);
+        // The change is +6 % from the first side, and −7 % from the control.
+        (one.aa_half_width_pct, one.aa_pct) = (Some(5.0), Some((14.0, 13.0, 15.0)));
+        assert_eq!((judge(&one), distinct(&one)), (Verdict::Unclear, false));
+    }
+
+    #[test]
+    fn six_set_ups_are_enough_for_a_verdict() {
+        let mut few = effect((-12.0, -8.0), 0.1, 0.04);
+        few.n_set_ups = Some(SET_UPS_MIN);
+        assert_eq!(judge(&few), Verdict::Better);
+    }
 }

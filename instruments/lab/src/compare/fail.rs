@@ -259,4 +259,41 @@ mod tests {
             assert_eq!(FailOn::parse(text).unwrap_err().why, why, "{text}");
         }
     }
+
+    /// Returns a row of a change of 400 % with an interval from 300 to 500 %.
+    fn row(below: (bool, bool)) -> Row {
+        Row {
+            cell: "rate=max".into(),
+            metric: "losses".into(),
+            unit: "packets".into(),
+            a: 1.0,
+            b: 5.0,
+            a_cycles: None,
+            b_cycles: None,
+            change_pct: 400.0,
+            ci95_pct: (300.0, 500.0),
+            n_windows: (15, 15),
+            placement: (None, None),
+            floor_pct: 1.0,
+            same_pct: 1.0,
+            too_few: false,
+            below,
+            disturbed: false,
+            verdict: crate::record::Verdict::Worse,
+            gate: false,
+            failed: false,
+            undecided: false,
+        }
+    }
+
+    #[test]
+    fn a_change_from_nothing_has_no_upper_end_and_holds_no_bound_above_it() {
+        let judged = |text, below| FailOn::parse(text).unwrap().judge(&row(below));
+        assert_eq!(judged("losses>+1000%", (false, false)), Judged::Held);
+        assert!(matches!(judged("losses>+1000%", (true, false)), Judged::Undecided(_)));
+        assert_eq!(judged("losses>+200%", (true, false)), Judged::Failed);
+        assert_eq!(judged("losses>+1000%", (true, true)), Judged::Held, "neither counted any");
+        assert!(matches!(judged("losses<+1000%", (true, false)), Judged::Undecided(_)));
+        assert_eq!(judged("losses<+1000%", (false, false)), Judged::Failed);
+    }
 }

@@ -553,4 +553,15 @@ failed: cost_ns_per_packet>+1%: +3.00% at rate=max
         assert!(widest.is_some_and(|wide| wide <= 100), "{widest:?}\n{printed}");
         assert!(!printed.contains('\u{1b}') && printed.contains("cycles"), "{printed}");
     }
+
+    #[test]
+    fn runs_of_one_commit_are_labelled_by_their_names() {
+        let (mut one, mut other) = (run("main", 100.0, "6.18"), run("pr", 100.0, "6.18"));
+        for run in [&mut one, &mut other] {
+            run.run.tool.insert("commit".into(), "abc".into());
+        }
+        assert_eq!(labels(&one, &other), ("main".into(), "pr".into()));
+        other.run.tool.insert("commit".into(), "def".into());
+        assert_eq!(labels(&one, &other), ("abc".into(), "def".into()));
+    }
 }

@@ -345,3 +345,85 @@ fn is_of(record: &CellRecord, at: &[(String, String)]) -> bool {
     let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
     record.at.len() == at.len() && at.iter().all(has)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::analyse;
+    use crate::analysis::testing::{experiment, metric, pair, run_of};
+
+    fn run(pairs: usize) -> Run {
+        let costs = (0..pairs).map(|i| pair(200.0, 100.0 + i as f64 / 1e4, 200.0));
+        let mut run = run_of(&[costs.collect()]);
+        analyse(&experiment(), &mut run);
+        run
+    }
+
+    fn row_of(one: &Run, other: &Run, family: usize) -> Row {
+        let effect = |run: &Run| run.cells[0].metrics["cost_ns_per_packet"].clone();
+        let effects = (&effect(one), &effect(other));
+        let cells = ((one, &one.cells[0]), (other, &other.cells[0]));
+        row(&metric("cost"), family, cells.0, cells.1, effects).unwrap()
+    }
+
+    #[test]
+    fn the_noise_floors_of_both_runs_are_added() {
+        let (mut one, mut other) = (run(15), run(15));
+        for (run, floor) in [(&mut one, 4.0), (&mut other, 3.0)] {
+            let effect = run.cells[0].metrics.get_mut("cost_ns_per_packet").unwrap();
+            effect.aa_half_width_pct = Some(floor);
+        }
+        assert_eq!(row_of(&one, &other, 1).floor_pct, 7.0);
+    }
+
+    #[test]
+    fn set_ups_are_too_few_if_either_run_has_fewer_than_the_family_needs() {
+        let few = |one, other, family| row_of(&run(one), &run(other), family).too_few;
+        assert!(few(5, 15, 1) && few(15, 5, 1) && !few(6, 6, 1));
+        assert!(few(9, 15, 24) && few(15, 9, 24) && !few(10, 10, 24));
+    }
+
+    #[test]
+    fn a_row_is_disturbed_if_the_cell_of_either_run_is() {
+        let quiet = run(15);
+        let mut noisy = run(15);
+        noisy.cells[0].pairs.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
+        let mut cut = run(15);
+        cut.cells[0].is_unfinished = true;
+        for other in [&noisy, &cut] {
+            let both = [row_of(&quiet, other, 1), row_of(other, &quiet, 1)];
+            let verdict = both.map(|row| (row.disturbed, row.verdict));
+            assert_eq!(verdict, [(true, Verdict::Unclear); 2]);
+        }
+        assert!(!row_of(&quiet, &quiet, 1).disturbed);
+    }
+
+    #[test]
+    fn a_metric_by_another_clock_or_formula_is_not_compared() {
+        let mut first = experiment();
+        let why = |first: &Experiment| Some(incomparable(&metric("cost"), first, false)?.why);
+        assert_eq!(why(&first), None);
+        first.metrics[0].clock = Clock::Wall;
+        assert!(why(&first).unwrap().contains("by different formulas"));
+        first.metrics = vec![metric("losses")];
+        assert!(why(&first).unwrap().contains("by different formulas"));
+    }
+
+    #[test]
+    fn a_cell_that_an_interrupted_first_run_lacks_is_withheld() {
+        let (mut half, mut whole) = (run(15), run(15));
+        let mut fixed = whole.cells[0].clone();
+        fixed.at.insert("rate".into(), "fixed".into());
+        whole.cells.push(fixed);
+        whole.run.complete = true;
+        let why = |half: &Run| -> Vec<String> {
+            let asked = Asked { fail_on: &[], allow_env: false, differing: &[] };
+            let (metric, experiment) = (metric("cost"), experiment());
+            let rows = rows(&metric, &experiment, (half, &whole), asked);
+            rows.filter_map(|row| Some(row.err()?.why)).collect()
+        };
+        assert_eq!(why(&half), [interrupted("first")]);
+        half.run.complete = true;
+        assert!(why(&half).is_empty(), "it was not asked for");
+    }
+}

@@ -217,4 +217,31 @@ mod tests {
         let ((there, to), (back, fro)) = (a.to(&b), b.to(&a));
         assert!((there + back).abs() < 1e-12 && (to.low + fro.high).abs() < 1e-12);
     }
+
+    #[test]
+    fn from_a_side_that_counted_nothing_the_interval_ends_at_the_bound() {
+        let seen = Side { unseen: Some(3.0), ..side(&[1.0; 8]) };
+        let interval = Interval { low: f64::NEG_INFINITY, high: 0.0 };
+        let none = Side { value: 1.0, interval, censored: true, unseen: None, ..seen };
+        let (up, come) = none.to(&seen);
+        assert!(
+            (up - 1.0).abs() < 1e-12 && (come.low - (1.0 - 3_f64.ln())).abs() < 1e-12,
+            "{come:?}"
+        );
+        assert_eq!(come.high, up);
+        let (down, gone) = seen.to(&none);
+        assert!((up + down).abs() < 1e-12 && (come.low + gone.high).abs() < 1e-12, "{gone:?}");
+        assert_eq!(gone.low, f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn a_sum_in_which_a_window_is_negative_is_no_figure() {
+        use crate::analysis::testing::{metric, pair};
+        let mut sums = metric("cost");
+        sums.estimate = Some(Estimate::Sums);
+        let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
+        assert!(Side::of(&sums, &pairs, LEVEL).is_some());
+        pairs[3] = pair(100.0, -1.0, 100.0);
+        assert_eq!(Side::of(&sums, &pairs, LEVEL), None);
+    }
 }

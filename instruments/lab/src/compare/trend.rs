@@ -250,4 +250,26 @@ mod tests {
         assert!(mixed.unwrap_err().why.contains("skbinit"));
         assert_eq!(over(Vec::new()), Ok(Vec::new()));
     }
+
+    #[test]
+    fn a_point_has_its_median_between_the_ends_of_its_interval() {
+        let mut one = run("1", "a", 90.0);
+        let costs = (0..15).map(|i| pair(100.0, 90.0 + f64::from(i), 100.0));
+        one.cells[0].pairs = costs.collect();
+        let trends = over(vec![(&one, experiment())]).unwrap();
+        let TrendPoint { value, lo, hi, .. } = &trends[0].points[0];
+        assert!(lo < value && value < hi, "{lo} {value} {hi}");
+        assert!((value - 0.097).abs() < 1e-9, "{value}");
+    }
+
+    #[test]
+    fn a_run_that_withheld_the_metric_or_computed_it_in_another_way_is_no_point() {
+        let mut runs = ["1", "2", "3"].map(|started| run(started, started, 90.0));
+        runs[0].cells[0].metrics.clear();
+        let mut known: Vec<_> = runs.iter().map(|run| (run, experiment())).collect();
+        known[1].1.metrics[0].formula.scale = 1e3;
+        let trends = over(known).unwrap();
+        let labels: Vec<&str> = trends[0].points.iter().map(|one| one.label.as_str()).collect();
+        assert_eq!(labels, ["3"]);
+    }
 }

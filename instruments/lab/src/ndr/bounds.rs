@@ -335,4 +335,35 @@ mod tests {
         assert_eq!((phases[0].sum_s, phases[0].width), (1.0, 0.02));
         assert_eq!(Goal::RFC_2544.phases(), [Goal::RFC_2544]);
     }
+
+    /// Checks the allowance: of short trials a share of `exceed_ratio` may be lossy without saying
+    /// anything. Source: draft-ietf-bmwg-mlrsearch-15, "Load Classification Code".
+    #[test]
+    fn short_lossy_trials_count_beyond_what_the_short_good_ones_allow() {
+        let goal = Goal { exceed_ratio: 0.25, trial_s: 2.0, sum_s: 20.0, ..Goal::NDR };
+        let class = |good: usize, bad: usize| {
+            let mut trials = vec![trial(1000, 0); good];
+            trials.extend(vec![trial(1000, 1); bad]);
+            classify(&goal, &trials)
+        };
+        assert_eq!(class(0, 5), Class::Undecided);
+        assert_eq!(class(0, 6), Class::Upper, "6 s are more than a quarter of 20 s");
+        assert_eq!((class(9, 8), class(9, 9)), (Class::Undecided, Class::Upper), "3 s of 9 s");
+    }
+
+    #[test]
+    fn short_good_trials_take_nothing_from_the_loss_of_long_ones() {
+        let goal = Goal { exceed_ratio: 0.25, trial_s: 2.0, sum_s: 4.0, ..Goal::NDR };
+        let mut trials = vec![trial(1000, 0); 30];
+        trials.push(Trial { asked_s: 2.0, ..trial(1000, 1) });
+        assert_eq!(classify(&goal, &trials), Class::Upper);
+    }
+
+    #[test]
+    fn packets_that_never_left_the_generator_are_lost() {
+        let late = Trial { unsent: 10, ..trial(1000, 10) };
+        assert_eq!((late.loss_ratio(), late.forwarded_pps()), (0.01, 990));
+        let none = Trial { offered: 0, forwarded: 0, ..trial(1000, 0) };
+        assert_eq!((none.loss_ratio(), none.forwarded_pps()), (1.0, 0));
+    }
 }

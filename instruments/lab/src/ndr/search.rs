@@ -446,4 +446,91 @@ mod tests {
         assert_eq!(loads.len(), trials);
         assert!(outcome.found[0].irregular.is_none());
     }
+
+    /// A path whose trials, by their number from 1 and their rate, are disturbed or end the search;
+    /// and the steps that it was told.
+    struct Told<D> {
+        path: Simulated,
+        disturbed: D,
+        stops_after: usize,
+        left_s: Vec<(&'static str, f64)>,
+    }
+
+    impl<D: Fn(usize, u64) -> bool> Told<D> {
+        fn new(disturbed: D) -> Told<D> {
+            let path = Simulated::new(2_000_000, 0.0);
+            Told { path, disturbed, stops_after: usize::MAX, left_s: Vec::new() }
+        }
+    }
+
+    impl<D: Fn(usize, u64) -> bool> Prober for Told<D> {
+        fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial> {
+            let trial = self.path.trial(load_pps, seconds)?;
+            let why = format!("a neighbour, {}", self.path.trials);
+            let disturbed = (self.disturbed)(self.path.trials, load_pps).then_some(why);
+            Ok(Trial { disturbed, ..trial })
+        }
+
+        fn go_on(&mut self, step: &Step<'_>) -> bool {
+            self.left_s.push((step.goal.name, step.left_s));
+            true
+        }
+
+        fn stops(&self) -> bool {
+            self.path.trials >= self.stops_after
+        }
+    }
+
+    #[test]
+    fn a_trial_during_which_the_search_was_ended_does_not_count() {
+        let mut path = Told::new(|_, _| false);
+        path.stops_after = 5;
+        let outcome = search(&[Goal::NDR], LIMITS, &mut path).unwrap();
+        assert_eq!((path.path.trials, outcome.trials.len(), path.left_s.len()), (5, 4, 4));
+        assert!(!outcome.complete);
+        assert_eq!(outcome.found[0].irregular, Some("the search was ended early"));
+    }
+
+    #[test]
+    fn a_disturbed_bound_is_doubtful_at_either_end() {
+        for is_upper in [true, false] {
+            let mut path = Told::new(|_, load: u64| (load > 2_000_000) == is_upper);
+            let limits =
+                Limits { disturbed: Disturbed::Again { again_max: 1, per_trial_max: 9 }, ..LIMITS };
+            let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
+            let why = outcome.found[0].irregular.unwrap();
+            assert!(why.starts_with("other processes repeatedly took"), "{is_upper}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_dozen_disturbed_trials_end_no_search_and_the_last_of_them_is_named() {
+        let limits =
+            Limits { disturbed: Disturbed::Again { again_max: 64, per_trial_max: 0 }, ..LIMITS };
+        let mut path = Told::new(|number, _| number <= 12);
+        let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
+        assert_eq!((outcome.complete, outcome.disturbed), (true, 12));
+        assert_eq!(outcome.disturbed_last.as_deref(), Some("a neighbour, 12"));
+        let mut path = Told::new(|number, _| number <= 13);
+        assert!(!search(&[Goal::NDR], limits, &mut path).unwrap().complete);
+    }
+
+    #[test]
+    fn each_goal_counts_its_own_trials_and_the_time_left_ends_with_the_last() {
+        let mut path = Told::new(|_, _| false);
+        let outcome = search(&[Goal::NDR, Goal::PDR], LIMITS, &mut path).unwrap();
+        let each: Vec<usize> = outcome.found.iter().map(|found| found.trials).collect();
+        assert_eq!(each.iter().sum::<usize>(), outcome.trials.len(), "{each:?}");
+        assert!(each[1] > 0, "{each:?}");
+        let last = |name| path.left_s.iter().rfind(|(goal, _)| *goal == name).unwrap().1;
+        let of_pdr: f64 = Goal::PDR.phases().iter().map(phase_s).sum();
+        assert_eq!((last("NDR"), last("PDR")), (of_pdr, 0.0));
+    }
+
+    #[test]
+    fn the_width_of_an_interval_is_a_share_of_its_upper_end() {
+        assert!(narrow(&Goal::NDR, 995_000, 1_000_000));
+        assert!(!narrow(&Goal::NDR, 994_999, 1_000_000));
+        assert!(narrow(&Goal::NDR, 3, 4) && !narrow(&Goal::NDR, 3, 5), "there is none between");
+    }
 }

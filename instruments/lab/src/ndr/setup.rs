@@ -394,4 +394,24 @@ mod tests {
             (500, 0, 0, 0.0)
         );
     }
+
+    #[test]
+    fn a_trial_that_ends_more_than_two_milliseconds_late_was_disturbed() {
+        let late = |us| disturbed(&Window::default(), Duration::from_micros(us));
+        assert_eq!((late(0), late(2000)), (None, None));
+        assert_eq!(late(3100).as_deref(), Some("it ended 3.1 ms too late"));
+        let stalled = Window { disturbed: Some("a peer stalled".into()), ..Window::default() };
+        assert_eq!(disturbed(&stalled, Duration::ZERO).as_deref(), Some("a peer stalled"));
+    }
+
+    #[test]
+    fn a_worker_is_asleep_for_at_most_the_whole_trial() {
+        let asleep = |asleep_ns, ran_ns| {
+            let mut worker = WorkerStats::default();
+            (worker.asleep_ns, worker.ran_ns) = (asleep_ns, ran_ns);
+            asleep_pct(&worker)
+        };
+        assert_eq!((asleep(250, Some(1000)), asleep(1001, Some(1000))), (Some(25.0), Some(100.0)));
+        assert_eq!((asleep(0, Some(0)), asleep(7, None)), (Some(0.0), None));
+    }
 }

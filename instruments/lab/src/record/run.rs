@@ -444,4 +444,57 @@ mod tests {
         assert_eq!(both.matrices["free_matrix"], [[5]]);
         assert!(!both.ledger.balanced());
     }
+
+    #[test]
+    fn a_part_that_could_not_run_the_cell_makes_no_count_of_the_other_unknown() {
+        let could_not = CellEnd { status: Status::Unsupported, ..CellEnd::default() };
+        let ran = end(&[("ring_full", 3)], &[], Some(2));
+        for both in [could_not.clone().and(ran.clone()), ran.clone().and(could_not)] {
+            assert_eq!(both.ledger, ran.ledger);
+        }
+    }
+
+    #[test]
+    fn a_cell_that_cannot_be_run_here_is_not_one_that_was_cut_off() {
+        let cell = builtin("skbinit").unwrap().cells.remove(0);
+        let is_unfinished = |status, finished| {
+            let end = Some(CellEnd { status, finished, ..CellEnd::default() });
+            let mut run = Run::default();
+            CellState { pairs: Vec::new(), end }.add_to(&mut run, &cell, Plan::ATTEMPTS);
+            run.cells[0].is_unfinished
+        };
+        assert!(is_unfinished(Status::Ok, false) && !is_unfinished(Status::Ok, true));
+        assert!(!is_unfinished(Status::Unsupported, false));
+    }
+
+    #[test]
+    fn the_environment_afterwards_has_only_what_changed() {
+        let before = json!({"kernel": "6.18", "governor": "powersave"});
+        let after = json!({"kernel": "6.18", "governor": "performance", "thp": "never"});
+        let changed = json!({"governor": "performance", "thp": "never"});
+        let both = before_and_after(&before, Some(&after));
+        let expected = json!({"kernel": "6.18", "governor": "powersave", "after": changed});
+        assert_eq!(both, expected);
+        assert_eq!(before_and_after(&before, None), before);
+    }
+
+    #[test]
+    fn warnings_of_two_parts_of_a_cell_appear_once_and_those_of_a_part_that_could_not_run_it_never()
+    {
+        let part = |status, texts: &[&str]| {
+            let warning = |text: &&str| Warning {
+                code: "W-NOTE".into(),
+                text: (*text).to_owned(),
+                fix: None,
+            };
+            let warnings = texts.iter().map(warning).collect();
+            CellEnd { status, warnings, ..CellEnd::default() }
+        };
+        let told = |one: CellEnd, other: CellEnd| -> Vec<String> {
+            one.and(other).warnings.into_iter().map(|warning| warning.text).collect()
+        };
+        let later = || part(Status::Ok, &["a", "b"]);
+        assert_eq!(told(part(Status::Ok, &["c", "a"]), later()), ["c", "a", "b"]);
+        assert_eq!(told(part(Status::Unsupported, &["no privilege"]), later()), ["a", "b"]);
+    }
 }

@@ -237,4 +237,19 @@ mod tests {
             "less from a flushing read of 1.3 us on [n/a, 2.2 us]"
         );
     }
+
+    #[test]
+    fn price_at_which_a_cell_was_disturbed_or_missed_its_load_has_no_change() {
+        let experiment = crate::experiment::builtin("coalesce-bus").unwrap();
+        let cell = || CellRecord {
+            metrics: [(CPU.to_owned(), effect(9.0, 5.0))].into(),
+            ..CellRecord::default()
+        };
+        let has_change = |cell: CellRecord| usable(&experiment, &cell).is_some();
+        assert!(has_change(cell()));
+        assert!(!has_change(CellRecord { is_unfinished: true, ..cell() }));
+        assert!(!has_change(CellRecord { status: Status::Unreachable, ..cell() }));
+        let pairs = vec![crate::record::PairRecord::default(); 3];
+        assert!(!has_change(CellRecord { pairs, ..cell() }), "none of them was admitted");
+    }
 }

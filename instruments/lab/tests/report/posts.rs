@@ -299,3 +299,15 @@ fn flushing_reads_have_their_share_of_the_cpu_that_napi_takes_more() {
     let free = [("flushing_ns", 0.0), ("cpu", 400.0)];
     assert!(!line(&with(coalesce_bus(), &[split(&free)])).contains("is flushing reads"));
 }
+
+#[test]
+fn flushing_reads_of_a_side_that_missed_its_load_have_no_share() {
+    let costs = [("flushing_ns", 180.0), ("register_ns", 60.0), ("cpu", 400.0)];
+    let mut run = with(coalesce_bus(), &[split(&costs)]);
+    let share = |run: &Run| text(run).matches("% at load=25").count();
+    assert_eq!(share(&run), 2);
+    let cpu = run.cells[1].metrics["cpu_pct"].clone();
+    let achieved = Effect { a: 83.0, b: 99.0, ..cpu };
+    run.cells[1].metrics.insert("achieved_pct".into(), achieved);
+    assert_eq!(share(&run), 1);
+}

@@ -1,6 +1,6 @@
 //! Tests of what a report says of its headline, of quick runs, and of bounds.
 
-use linerate_lab::record::{Run, Verdict};
+use linerate_lab::record::{Ledgers, PlacementRecord, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 
 use crate::fixture::{POOL, pool, skbinit};
@@ -142,4 +142,88 @@ fn margin_and_family_are_printed_with_their_origin() {
     assert_eq!(fact(&run, "margin"), margin);
     assert_eq!(fact(&run, "family"), "16: all cells of all metrics, declared");
     assert!(html(&[run]).contains(margin));
+}
+
+#[test]
+fn expectation_that_is_open_in_a_cell_is_not_coloured_as_met() {
+    let mut run = pool();
+    let expected: Vec<_> = run
+        .cells
+        .iter_mut()
+        .filter_map(|cell| cell.metrics.get_mut("buffer_ticks_per_packet")?.expected.as_mut())
+        .collect();
+    assert_eq!(expected.len(), 2);
+    for (one, certain) in expected.into_iter().zip([true, false]) {
+        (one.met, one.certain) = (true, certain);
+    }
+    let page = html(std::slice::from_ref(&run));
+    assert!(page.contains("<span class=\"key\">met in 1, open in 1</span>"), "{}", text(&run));
+    assert!(!page.contains("<span class=\"key better\">met"));
+}
+
+#[test]
+fn disturbed_pairs_of_a_cell_are_those_that_the_headlines_clock_does_not_admit() {
+    let mut run = pool();
+    let cell = &mut run.cells[0];
+    (cell.status, cell.ledger) = (Status::Inconclusive, Ledgers::default());
+    cell.metrics.clear();
+    for (pair, i) in cell.pairs.iter_mut().zip(0..) {
+        (pair.accepted, pair.cost_accepted) = (false, i < 7);
+        pair.reject_reason = Some("the host took 10 ms, 10.0 % (limit 0.5 %)".into());
+    }
+    let told = words(&text(&run));
+    assert!(told.contains("7 of 30 pairs were undisturbed: the host took 10 ms"), "{told}");
+    assert!(told.contains("(limit 0.5 %) in 23"), "{told}");
+}
+
+#[test]
+fn ledger_is_ok_only_if_its_sums_and_its_mark_are() {
+    let unbalanced = |run: &Run| text(run).contains("UNBALANCED");
+    assert!(!unbalanced(&pool()));
+    let mut run = pool();
+    run.cells[0].ledger.b.sent -= 1;
+    assert!(run.conserved() && unbalanced(&run), "its mark alone says that it is");
+    run.cells[0].ledger.b.in_flight += 1;
+    assert!(!unbalanced(&run));
+    run.cells[0].ledger.b.balanced = false;
+    assert!(unbalanced(&run), "its sums alone say that it is");
+}
+
+#[test]
+fn noise_floor_of_a_run_is_that_of_its_noisiest_cell() {
+    let mut run = pool();
+    for (cell, floor) in run.cells.iter_mut().zip([0.6, 2.5, 0.7]) {
+        let ticks = cell.metrics.get_mut("buffer_ticks_per_packet").unwrap();
+        ticks.aa_half_width_pct = Some(floor);
+    }
+    assert!(text(&run).contains("±2.50 % at most, for the headline"), "{}", text(&run));
+}
+
+#[test]
+fn verdict_same_of_a_run_that_stores_no_margin_is_within_its_noise_and_at_least_one_per_cent() {
+    let said = |floor: Option<f64>| {
+        let mut run = pool();
+        for effect in run.cells.iter_mut().flat_map(|cell| cell.metrics.values_mut()) {
+            (effect.verdict, effect.aa_half_width_pct) = (Verdict::Same, floor);
+        }
+        let told = text(&run);
+        told.split("  same ±").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    assert_eq!([Some(0.6), Some(2.3), None].map(said), ["1.0", "2.3", "1.0"]);
+}
+
+#[test]
+fn rejected_pair_is_not_drawn_as_one_at_another_distance() {
+    let mut run = skbinit();
+    let drawn = |run: &Run, class: &str| {
+        html(std::slice::from_ref(run)).matches(&format!("class=\"{class}\"")).count()
+    };
+    let rejected = drawn(&run, "rejected");
+    assert!(rejected > 0 && drawn(&run, "elsewhere") == 0);
+    for pair in run.cells[0].pairs.iter_mut().take(2) {
+        let class = "near".into();
+        pair.placement = Some(PlacementRecord { before_ticks: 50.0, after_ticks: 50.0, class });
+    }
+    assert!(drawn(&run, "elsewhere") > 0);
+    assert_eq!(drawn(&run, "rejected"), rejected);
 }

@@ -3,6 +3,7 @@
 use super::super::testing::{experiment, metric, pair, run_of};
 use super::*;
 use crate::experiment::Clock;
+use crate::record::PlacementRecord;
 
 fn codes(run: &Run) -> Vec<&str> {
     run.warnings.iter().map(|warning| warning.code.as_str()).collect()
@@ -198,6 +199,31 @@ fn cell_whose_load_a_side_did_not_reach_keeps_only_the_share_that_arrived() {
 }
 
 #[test]
+fn whether_a_load_was_reached_is_told_by_the_windows_that_were_not_disturbed() {
+    let mut loads = experiment();
+    let mut achieved = Metric { name: "achieved_pct".into(), ..metric("achieved_pct") };
+    (achieved.clock, achieved.goal) = (Clock::Count, None);
+    achieved.formula.under.clear();
+    achieved.expected.clear();
+    loads.metrics.push(achieved);
+    let arrived = |cost_accepted: bool, b_pct: f64| {
+        let mut one = PairRecord { cost_accepted, ..pair(100.0, 50.0, 100.0) };
+        let control = one.control.as_mut().unwrap();
+        for (window, pct) in [(&mut one.a, 100.0), (&mut one.b, b_pct), (control, 100.0)] {
+            window.figures.insert("achieved_pct".into(), pct);
+        }
+        one
+    };
+    let mut pairs = vec![arrived(true, 100.0); 7];
+    pairs.extend(vec![arrived(false, 60.0); 10]);
+    let mut run = run_of(&[pairs]);
+    run.cells[0].attempts = Some(4);
+    run.cells[0].at = [("load".to_owned(), "25".to_owned())].into();
+    analyse(&loads, &mut run);
+    assert_eq!((run.cells[0].status, run.cells[0].metrics.len()), (Status::Ok, 2));
+}
+
+#[test]
 fn noise_floor_without_a_control_is_null() {
     let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
     pairs.iter_mut().for_each(|pair| pair.control = None);
@@ -382,4 +408,130 @@ fn every_built_in_quick_plan_has_pairs_enough_to_say_something() {
         let pairs = experiment.plan.quick_pairs as usize;
         assert!(pairs >= needed, "{id}: {pairs} pairs, of {needed}");
     }
+}
+
+#[test]
+fn two_pairs_have_an_effect_and_one_has_none() {
+    let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 2], vec![pair(100.0, 90.0, 100.0)]]);
+    analyse(&experiment(), &mut run);
+    assert_eq!(effect_of(&run, 0).n_pairs, 2);
+    assert!(run.cells[1].metrics.is_empty(), "one pair has no spread");
+}
+
+#[test]
+fn the_noise_floor_is_the_end_of_the_controls_interval_that_is_farther_from_zero() {
+    let control = |i: i32| pair(100.0, 50.0, 103.0 + 0.1 * f64::from(i));
+    let mut run = run_of(&[(0..15).map(control).collect()]);
+    analyse(&experiment(), &mut run);
+    let found = effect_of(&run, 0);
+    let (_, low, high) = found.aa_pct.unwrap();
+    assert!(low > 3.0 && found.aa_half_width_pct == Some(high), "{found:?}");
+}
+
+#[test]
+fn an_effect_whose_control_has_no_ratio_is_withheld() {
+    let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
+    pairs[3] = pair(100.0, 90.0, 0.0);
+    let mut run = run_of(&[pairs]);
+    analyse(&experiment(), &mut run);
+    assert!(run.cells[0].metrics.is_empty() && codes(&run) == ["W-ZERO"], "{run:?}");
+}
+
+/// Checks that an expectation is judged by an interval that holds for the whole family, and only
+/// with as many set-ups as the family needs. The test's metric expects −30 to −10 %.
+#[test]
+fn an_expectation_is_certain_by_the_interval_of_the_whole_family() {
+    let certain = |pairs: &[PairRecord], family: usize| {
+        let look = Look { index: 0, of: 1, family };
+        let at = [("rate".to_owned(), "max".to_owned())];
+        effect(&metric("cost"), &at, pairs, look).unwrap().expected.unwrap().certain
+    };
+    let few = vec![pair(100.0, 80.0, 100.0); 8];
+    assert_eq!((certain(&few, 4), certain(&few, 24)), (true, false), "8 and 10 are needed");
+    let wide: Vec<PairRecord> =
+        (0..15).map(|i| pair(100.0, 80.0 + 2.0 * f64::from(i - 7), 100.0)).collect();
+    assert_eq!((certain(&wide, 1), certain(&wide, 100)), (true, false));
+}
+
+#[test]
+fn pairs_of_the_other_class_that_lack_the_figure_have_no_effect_of_their_own() {
+    let placed = |class: &str| {
+        let class = class.to_owned();
+        let placement = PlacementRecord { before_ticks: 50.0, after_ticks: 50.0, class };
+        PairRecord { placement: Some(placement), ..pair(100.0, 90.0, 100.0) }
+    };
+    let mut pairs = vec![placed("near"); 15];
+    pairs.extend(vec![placed("far"); 4]);
+    let elsewhere = |pairs: &[PairRecord]| {
+        let mut run = run_of(&[pairs.to_vec()]);
+        analyse(&experiment(), &mut run);
+        effect_of(&run, 0).elsewhere.clone()
+    };
+    assert_eq!(elsewhere(&pairs).unwrap().n_pairs, 4);
+    pairs[17].b.figures.clear();
+    assert_eq!(elsewhere(&pairs), None, "the three others would mislead");
+}
+
+#[test]
+fn the_chance_of_a_disturbed_cell_is_one_whatever_its_pairs_say() {
+    let mut pairs = vec![pair(100.0, 50.0, 100.0); 30];
+    pairs.iter_mut().skip(14).for_each(|pair| pair.cost_accepted = false);
+    let mut run = run_of(&[pairs, vec![pair(100.0, 90.0, 100.0); 15]]);
+    analyse(&experiment(), &mut run);
+    let chances = [0, 1].map(|cell| effect_of(&run, cell).p_holm);
+    assert_eq!(chances, [Some(1.0), Some(2.0 * 2_f64.powi(-14))]);
+}
+
+#[test]
+fn a_cell_that_is_not_finished_is_not_one_with_too_few_pairs() {
+    let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15], vec![pair(1.0, 2.0, 1.0); 3]]);
+    run.cells[1].is_unfinished = true;
+    analyse(&experiment(), &mut run);
+    assert!(codes(&run).is_empty(), "{:?}", run.warnings);
+}
+
+#[test]
+fn disturbed_pairs_are_none_of_those_that_a_look_counts() {
+    let mut pairs: Vec<PairRecord> =
+        (0..60).map(|i| pair(100.0, 90.0 + 0.1 * f64::from(i), 100.0)).collect();
+    let width = |pairs: &[PairRecord]| {
+        let mut run = run_of(&[pairs.to_vec()]);
+        analyse(&experiment(), &mut run);
+        super::super::half_width_pct(effect_of(&run, 0))
+    };
+    pairs[59].cost_accepted = false;
+    assert_eq!(width(&pairs), width(&pairs[..59]));
+}
+
+#[test]
+fn of_two_placement_classes_with_as_many_pairs_the_far_one_is_taken() {
+    let placed = |class: &str, b: f64| {
+        let class = class.to_owned();
+        let placement = PlacementRecord { before_ticks: 50.0, after_ticks: 50.0, class };
+        PairRecord { placement: Some(placement), ..pair(100.0, b, 100.0) }
+    };
+    let mut pairs = vec![placed("near", 90.0); 8];
+    pairs.extend(vec![placed("far", 80.0); 8]);
+    let mut run = run_of(&[pairs]);
+    analyse(&experiment(), &mut run);
+    let found = effect_of(&run, 0);
+    assert!((found.change_pct + 20.0).abs() < 1e-9, "{found:?}");
+    assert_eq!(found.elsewhere.as_ref().unwrap().class, "near");
+}
+
+#[test]
+fn a_look_is_reached_with_its_number_of_pairs() {
+    let reached = [0, 14, 15, 29, 30, 90].map(|admitted| look_reached(&[15, 30, 60], admitted));
+    assert_eq!(reached, [0, 0, 0, 0, 1, 2]);
+}
+
+#[test]
+fn an_event_that_was_not_seen_is_bounded_in_the_metrics_scale() {
+    let mut losses = experiment();
+    losses.metrics[0].estimate = Some(Estimate::Events);
+    losses.metrics[0].formula.scale = 1e6;
+    let mut run = run_of(&[vec![pair(100.0, 0.0, 100.0); 15]]);
+    analyse(&losses, &mut run);
+    let bound = effect_of(&run, 0).censored_below.unwrap();
+    assert!((bound - 1e6 / 15_000.0).abs() < 1e-9, "one of 15,000 packets, a million: {bound}");
 }

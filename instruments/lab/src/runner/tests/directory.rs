@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::record::testing::Scratch;
-use crate::record::{find, read, runs};
+use crate::record::{RequestRecord, Store, find, read, runs};
 
 #[test]
 fn runs_of_one_second_have_directories_of_their_own() {
@@ -97,4 +97,33 @@ fn the_request_of_an_interrupted_run_is_read_from_its_directory() {
     assert_eq!(again.experiment.toml, TOML);
     let again = Request { experiment: grid(), ..again };
     assert!(Simulated::new().run(&again).unwrap().run.complete);
+}
+
+#[test]
+fn the_last_run_is_the_one_that_began_last_whatever_its_directory_is_called() {
+    let scratch = Scratch::new();
+    let begun = |started: &str, name: &str| {
+        let (_, state) = request_in(scratch.path(), grid()).begin(Json::Null).unwrap();
+        let dir = scratch.path().join(&state.request.id);
+        let request = RequestRecord { started: started.into(), ..state.request };
+        fs::write(dir.join("request.json"), serde_json::to_vec(&request).unwrap()).unwrap();
+        fs::rename(dir, scratch.path().join(name)).unwrap();
+    };
+    begun("2026-02-01T00:00:00Z", "first-by-name");
+    begun("2026-01-01T00:00:00Z", "second-by-name");
+    assert_eq!(find(scratch.path(), "last"), Ok(scratch.path().join("first-by-name")));
+}
+
+#[test]
+fn the_second_run_of_a_name_has_the_number_two() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    let (_, state) = request.begin(Json::Null).unwrap();
+    let id = state.request.id.clone();
+    let of = |id: &str| {
+        let mut again = RequestRecord { id: id.into(), ..state.request.clone() };
+        Store::create(scratch.path(), &grid(), &mut again).unwrap();
+        again.id
+    };
+    assert_eq!([of(&id), of(&id)], [format!("{id}-2"), format!("{id}-3")]);
 }

@@ -349,3 +349,13 @@ fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet
         }
     }
 }
+
+#[test]
+fn a_cell_does_not_end_at_a_look_with_fewer_set_ups_than_a_verdict_needs() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let mut experiment = grid();
+    experiment.plan.looks = vec![5, 15, 60];
+    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    // Two cells need seven set-ups, of which the look at five pairs has five.
+    assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [15, 15]);
+}

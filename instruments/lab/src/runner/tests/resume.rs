@@ -260,3 +260,19 @@ fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
     assert!(!codes(&run).contains(&"E-PERM"), "{:?}", run.warnings);
     assert_eq!(run.env["after"]["kernel"], "Linux 6.19");
 }
+
+#[test]
+fn a_run_is_not_gone_on_with_by_other_traffic_or_on_other_cpus() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    let (_, state) = request.begin(Json::Null).unwrap();
+    let why = |seed: u64, cpus: Vec<usize>| {
+        let place = Place { seed, cpus, ..request.place.clone() };
+        let other = Request { place, ..request.clone() };
+        other.is_of(&state, scratch.path()).map_err(|e| e.why)
+    };
+    let refused = |what| Err(format!("a resumed run keeps its settings: {what} cannot be changed"));
+    assert_eq!(why(7, vec![4, 5]), Ok(()));
+    assert_eq!(why(8, vec![4, 5]), refused("the seed"));
+    assert_eq!(why(7, vec![5, 4]), refused("the CPUs"));
+}
