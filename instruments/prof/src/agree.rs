@@ -385,4 +385,10 @@ mod tests {
         assert_eq!(judged.verdict, Verdict::Alone);
         assert!(judged.to_string().contains("8280 of 36324 ticks: not finite, NaN"), "{judged}");
     }
+
+    #[test]
+    fn a_hundred_samples_are_a_figure() {
+        let reading = Reading::of_samples(SAMPLES_JUDGED, 1000.0, 1e-6);
+        assert_eq!(reading.value, Some(100.0));
+    }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use linerate_prof::conditions::Netdev;
 use linerate_prof::diff::{By, Change, Diff};
 use linerate_prof::print::{Chains, Kernprof, Ranked, Readprofile, Table, csv, json};
-use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Stack, Unit};
+use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Stack, Total, Unit};
 use linerate_prof::stage::{Part, Stage, is_buffer, stage_of};
 use linerate_prof::{Code, flame, read};
 
@@ -495,4 +495,40 @@ proptest! {
         let _ = flame::svg(&with);
         let _ = (Table::new(&with).top(top).to_string(), csv::Profile(&with).to_string());
     }
+}
+
+#[test]
+fn what_a_cut_off_hides_is_a_bound_of_the_difference_on_either_side() {
+    let (mut without, with) = (profile(&[("ip_rcv", 90)]), profile(&[("tcp_v4_rcv", 335)]));
+    without.cutoff = Some(72);
+    let text = Ranked::new(&Diff::between(&without, &with)).to_string();
+    let line = text.lines().find(|line| line.starts_with("tcp_v4_rcv")).expect("a row");
+    let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|s| !s.is_empty()).collect();
+    assert_eq!(cells[2..5], ["335", "< 72", "< -263"], "71 at most are hidden: {text}");
+}
+
+#[test]
+fn rows_beyond_the_makers_total_are_told() {
+    let mut listing = profile(&[("f", 30), ("g", 10)]);
+    let told = "! the maker's total is 39, its rows sum to 40\n";
+    listing.total = Some(Total { count: 39, load: None });
+    assert!(Table::new(&listing).to_string().contains(told), "{}", Table::new(&listing));
+    listing.total = Some(Total { count: 40, load: None });
+    assert!(!Table::new(&listing).to_string().contains("its rows sum to"));
+}
+
+#[test]
+fn call_chains_list_what_has_one_per_cent_and_two_hundred_functions_at_most() {
+    let list = |chains: &[(&str, u64)]| {
+        let of = chained(chains, 7);
+        Chains::between(&of, &of, &Diff::between(&of, &of)).unwrap().bare(true).to_string()
+    };
+    let text = list(&[("main", 198), ("seldom", 2)]);
+    assert!(text.contains("seldom"), "{text}");
+    let text = list(&[("main", 199), ("seldom", 1)]);
+    assert!(!text.contains("seldom") && text.contains("below 1 % of"), "{text}");
+    let deep: Vec<String> = (0..250).map(|n| format!("f{n}")).collect();
+    let text = list(&[(&deep.join(";"), 100)]);
+    assert!(text.contains(" f199\n") && !text.contains(" f200\n"), "{text}");
+    assert!(text.ends_with("(the first 200 functions)\n"), "{text}");
 }

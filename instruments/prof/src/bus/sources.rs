@@ -197,4 +197,20 @@ mod tests {
         assert!(found.iter().all(|source| source.cpus == [0, 1] && !source.caveat.is_empty()));
         assert!(of_cores(Family::Unknown, &[0]).unwrap_err().starts_with("no code of this CPU"));
     }
+
+    #[test]
+    fn events_of_another_unit_than_mib_are_none_and_a_term_without_a_value_is_one() {
+        let pmus = Pmus::new("unit");
+        let (name, pmu) = ("uncore_imc", pmus.0.join("uncore_imc"));
+        pmus.write(name, &[("type", "12"), ("cpumask", "0"), ("format/event", "config:0-7")]);
+        pmus.write(name, &[("format/edge", "config:18")]);
+        pmus.event(name, "data_reads", "event=0x01,edge", "1");
+        pmus.event(name, "data_writes", "event=0x02", "1");
+        let configs: Vec<u64> =
+            of_controllers(&pmus.0).unwrap().iter().map(|source| source.event.config).collect();
+        assert_eq!(configs, [0x4_0001, 2]);
+        assert_eq!(config(&pmu, "edge=0,event=3"), Some(3));
+        pmus.write(name, &[("events/data_writes.unit", "Joules\n")]);
+        assert!(of_controllers(&pmus.0).is_err());
+    }
 }

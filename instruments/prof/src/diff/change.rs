@@ -160,4 +160,16 @@ mod tests {
         // 100 and 120 per second: ±12.6.
         assert_eq!(scaled(Is(100), Is(240), true, twice), Change::Noise);
     }
+
+    #[test]
+    fn events_of_several_runs_that_differ_by_less_than_their_spread_are_noise() {
+        let (symbol, object, stage) = ("f".into(), None, Stage::Other);
+        let mut row = Row { symbol, object, stage, without: Is(7), with: Is(9), noise: 2.0 };
+        let change = |row: &Row| Change::of(row, Scale::as_they_are(), false);
+        assert_eq!(change(&row), Change::Noise);
+        row.noise = 1.9;
+        assert_eq!(change(&row), Change::Rose);
+        (row.with, row.noise) = (Is(7), 0.0);
+        assert_eq!(change(&row), Change::Unchanged);
+    }
 }

@@ -169,4 +169,12 @@ mod tests {
         let sum = of(u64::MAX, 1, 1, u64::MAX).plus(of(1, u64::MAX, u64::MAX, 1));
         assert_eq!(sum, Sum { functions: 2, ..of(u64::MAX, u64::MAX, u64::MAX, u64::MAX) });
     }
+
+    #[test]
+    fn what_a_side_hides_is_scaled_as_its_counts() {
+        let by = crate::diff::By::Second;
+        let scale = Scale { by, without_factor: 1.0, with_factor: 0.5 };
+        let sum = of(100, 40, 30, 20);
+        assert_eq!((sum.saved_least(scale), sum.saved_most(scale)), (70.0, 110.0));
+    }
 }

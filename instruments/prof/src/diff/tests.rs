@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Row as Seen, Space, Unit};
+use crate::profile::{Row as Seen, Space, Total, Unit};
 use proptest::prelude::*;
 
 fn profile(rows: &[(&str, u64)]) -> Profile {
@@ -319,4 +319,105 @@ fn runs_that_do_not_count_the_same_are_not_added_up() {
         let e = Diff::of_runs(&without, &with, By::AsTheyAre).unwrap_err();
         assert!(e.why.contains(why) && e.what.contains("without the change"), "{e}");
     }
+}
+
+#[test]
+fn only_what_both_sides_say_differently_is_warned_about() {
+    let a = profile(&[("f", 1)]);
+    let warned = |change: fn(&mut Profile)| {
+        let mut b = a.clone();
+        change(&mut b);
+        [about(&Diff::between(&a, &b)), about(&Diff::between(&b, &a))]
+    };
+    assert_eq!(warned(|b| b.lost = 12), [[About::Lost], [About::Lost]]);
+    assert_eq!(warned(|b| b.cutoff = Some(1)), [[], []], "fewer than 1 is 0");
+    assert_eq!(warned(|b| b.conditions.hypervisor = Some("KVM".into())), [[], []]);
+    let raw = |raw: &str| {
+        let mut of = a.clone();
+        of.event.raw = Some(raw.into());
+        of
+    };
+    let diff = Diff::between(&raw("r1643"), &raw("r1644"));
+    assert_eq!((about(&diff), diff.is_doubtful()), (vec![About::Event], true));
+    assert!(about(&Diff::between(&raw("r1643"), &a)).is_empty());
+}
+
+#[test]
+fn durations_and_loads_are_apart_beyond_two_per_cent_of_the_larger_and_only_if_not_divided_out() {
+    let of = |wall_ns: u64, packets: u64| {
+        let mut of = profile(&[("f", 100)]);
+        (of.conditions.wall_ns, of.conditions.packets) = (Some(wall_ns), Some(packets));
+        of
+    };
+    let told = |a: &Profile, b: &Profile| about(&Diff::between(a, b));
+    assert!(told(&of(100, 100), &of(98, 98)).is_empty());
+    assert_eq!(told(&of(100, 100), &of(97, 97)), [About::Duration, About::Load]);
+    let diff = Diff::scaled(&of(100, 100), &of(50, 50), By::KiloPacket).unwrap();
+    assert!(diff.warnings.is_empty(), "{:?}", diff.warnings);
+}
+
+#[test]
+fn shares_are_of_the_makers_total_if_there_is_one() {
+    let whole = profile(&[("f", 50)]);
+    let mut part = profile(&[("f", 50)]);
+    part.total = Some(Total { count: 100, load: None });
+    let diff = Diff::scaled(&whole, &part, By::Share).unwrap();
+    assert_eq!((diff.scale.without_factor, diff.scale.with_factor), (2.0, 1.0));
+}
+
+#[test]
+fn an_address_is_a_function_of_its_file_and_a_name_in_two_spaces_is_a_third_where_none_is_told() {
+    let row = |name: &str, object: Option<&str>, space| Seen {
+        object: object.map(str::to_owned),
+        space,
+        ..Seen::new(name, 5)
+    };
+    let mut known = profile(&[]);
+    known.rows = vec![
+        row("0x401000", Some("/bin/a"), Space::User),
+        row("0x401000", Some("/bin/b"), Space::User),
+    ];
+    assert_eq!(Diff::between(&known, &known).rows.len(), 2);
+    let both = [Space::Kernel, Space::User];
+    known.rows = both.map(|space| row("memcpy", None, space)).to_vec();
+    let diff = Diff::between(&known, &profile(&[("memcpy", 9)]));
+    assert_eq!(diff.rows.len(), 3, "{:?}", diff.rows);
+}
+
+#[test]
+fn sum_of_runs_has_their_losses_and_remarks_and_no_address_of_one_of_them() {
+    let run = |lost, remark: &str| {
+        let mut run = profile(&[("f", 7)]);
+        (run.lost, run.remarks) = (lost, vec!["quiet".into(), remark.into()]);
+        run.rows[0].address = Some(0x1000);
+        run
+    };
+    let runs = [run(3, "first"), run(4, "second")];
+    let (_, [sum, _]) = Diff::of_runs(&runs, &runs, By::AsTheyAre).unwrap();
+    assert_eq!((sum.lost, sum.rows[0].count, sum.rows[0].address), (7, 14, None));
+    assert_eq!(sum.remarks, ["quiet", "first", "second"]);
+}
+
+#[test]
+fn error_names_the_runs_that_differ_and_the_smallest_cut_off_is_one() {
+    let refused = |change: fn(&mut Profile)| {
+        let good = profile(&[("f", 7)]);
+        let mut bad = good.clone();
+        change(&mut bad);
+        let runs = [good.clone(), good, bad];
+        Diff::of_runs(&runs, &runs, By::AsTheyAre).map_err(|e| e.why).err()
+    };
+    let why = refused(|run| run.event.name = "cycles".into()).unwrap();
+    assert!(why.starts_with("runs 1 and 3 are of different events: "), "{why}");
+    assert!(refused(|run| run.cutoff = Some(2)).unwrap().contains("leaves out functions"));
+    assert_eq!(refused(|run| run.cutoff = Some(1)), None);
+}
+
+#[test]
+fn rows_of_one_name_in_a_run_are_one_count_of_it() {
+    let parted = [profile(&[("g", 1000), ("g", 10)]), profile(&[("g", 990), ("g", 40)])];
+    let whole = [profile(&[("g", 1010)]), profile(&[("g", 1030)])];
+    let noise =
+        |runs: &[Profile]| Diff::of_runs(runs, runs, By::AsTheyAre).unwrap().0.rows[0].noise;
+    assert!(noise(&whole) > 0.0 && noise(&parted) == noise(&whole));
 }

@@ -176,4 +176,33 @@ mod tests {
             assert_eq!(gaps(1000, kernel, throttled, target), None);
         }
     }
+
+    #[test]
+    fn a_gap_in_less_than_a_hundred_periods_may_be_chance() {
+        let gap = |cpu_ms: u64, seen| {
+            gaps(&What::Time { hz: 1000 }, cpu_ms * 1_000_000, seen, |_| "why".into())
+        };
+        assert_eq!(gap(99, 50), None);
+        assert_eq!(gap(100, 50).as_deref(), Some("50 % of the CPU time gave no sample, why"));
+        assert_eq!(gap(100, 90), None, "a tenth");
+    }
+
+    #[test]
+    fn costly_samples_are_told_with_the_rate_or_the_period_that_would_take_one_per_cent() {
+        use crate::pmu::Event;
+        let cost = |samples| OwnCost {
+            recorder_cpu_ns: 0,
+            sample_ns: Some(20_000.0),
+            target_cpu_ns: 1_000_000_000,
+            samples,
+        };
+        let time = |samples| cost_remark(&What::Time { hz: 2000 }, &cost(samples));
+        assert_eq!(time(500), None, "1 %");
+        let said = time(2000).unwrap();
+        assert!(said.contains("about 4.0 % of the target's CPU time, 20.0 us a sample"), "{said}");
+        assert!(said.ends_with("; 500 samples a second would take 1 %"), "{said}");
+        let what = What::Event { event: Event::new("cycles", 0, 0), period: 1000 };
+        let said = cost_remark(&what, &cost(2000)).unwrap();
+        assert!(said.ends_with("; a period of 4000 would take 1 %"), "{said}");
+    }
 }

@@ -196,4 +196,13 @@ mod tests {
         assert_eq!(names.unread, None);
         assert_eq!(names.find(Place::User(1)), Some(&Name::plain("[unknown]")));
     }
+
+    #[test]
+    fn an_address_is_of_the_mapping_that_holds_it() {
+        let mappings: [Mapping; 2] = [(0x1000, 0x2000, "/a".into()), (0x3000, 0x4000, "/b".into())];
+        let of = |address| object(&mappings, address).map(|path| path.to_string());
+        let found = [0xfff, 0x1000, 0x1fff, 0x2000, 0x3000, 0x3fff, 0x4000].map(of);
+        let (a, b) = (Some("/a".to_owned()), Some("/b".to_owned()));
+        assert_eq!(found, [None, a.clone(), a, None, b.clone(), b, None]);
+    }
 }

@@ -199,4 +199,23 @@ mod tests {
         assert_eq!((tally.stacks.len(), tally.stacks_beyond), (STACKS_MAX, 10));
         assert_eq!(tally.places.values().sum::<u64>(), more);
     }
+
+    #[test]
+    fn a_function_that_calls_itself_is_its_own_caller() {
+        let mut tally = Tally::default();
+        tally.sample((Space::User, true), 0x1000, &[USER, 0x1000, 0x1000, 0x2000]);
+        let stack: &[Place] = &[Place::User(0x1000), Place::User(0xfff), Place::User(0x1fff)];
+        assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
+    }
+
+    #[test]
+    fn samples_that_the_kernel_lost_are_as_many_as_it_says() {
+        use perf_event::data::LostSamples;
+        let mut tally = Tally::default();
+        for lost in [5, 7] {
+            tally.take(Space::Unknown, Some(Record::LostSamples(LostSamples { lost })));
+        }
+        tally.take(Space::Unknown, None);
+        assert_eq!((tally.lost, tally.broken, tally.samples), (12, 1, 0));
+    }
 }
