@@ -462,7 +462,11 @@ pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
         entries.map(|entry| Ok(entry.map_err(io)?.path())).collect::<Result<_>>()?;
     let mut runs: Vec<(Head, PathBuf)> =
         dirs.into_iter().filter_map(|dir| Some((head(&dir).ok()?, dir))).collect();
-    runs.sort_by(|(a, one), (b, other)| (&a.started, one).cmp(&(&b.started, other)));
+    // Runs of the same second are numbered: the tenth comes after the second.
+    let order = |(head, path): &(Head, PathBuf)| {
+        (head.started.clone(), path.as_os_str().len(), path.clone())
+    };
+    runs.sort_by_cached_key(order);
     Ok(runs)
 }
 
