@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::Interface;
+use linerate_sys::packet::PacketSocket;
 use linerate_sys::rtnl::XdpFeatures;
 use linerate_sys::xdp::{Binding, HEADROOM_BYTES, XdpSocket};
 use rustix::io::Errno;
@@ -202,6 +203,15 @@ impl QueueBinding {
             Ok(_) | Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => true,
             Err(_) => false,
         }
+    }
+
+    /// Makes the interface promiscuous again, if the port asks for that: the kernel ends a membership
+    /// when the interface leaves the network namespace, and counts those that it has.
+    ///
+    /// Source: net/packet/af_packet.c, `packet_notifier` (`NETDEV_UNREGISTER`).
+    pub fn join_promiscuous(&self, interface: &Interface) -> Result<Option<PacketSocket>> {
+        let is_wanted = self.attached.promiscuous.is_some();
+        is_wanted.then(|| PacketSocket::promiscuous(interface)).transpose()
     }
 
     /// Closes a socket of this queue; no socket has the queue any more when this returns.

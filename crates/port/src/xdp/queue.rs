@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
 use linerate_sys::clock::{monotonic_ns, now_and_ns};
+use linerate_sys::packet::PacketSocket;
 use linerate_sys::thread::run_delay_ns;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
@@ -85,6 +86,8 @@ pub(super) struct Device {
     unbound: Option<Rings>,
     /// Reason why the last attempt failed.
     refused: Option<Refused>,
+    /// Keeps the interface promiscuous after a loss of the socket.
+    _promiscuous: Option<PacketSocket>,
     /// Time at which an idle queue checks its interface next.
     check_at: Option<Instant>,
     /// Number of receives without a packet, modulo [`EMPTY_POLLS`]. At 0 the interface is checked: a caller that
@@ -142,6 +145,7 @@ pub(super) fn open(
         rebind_at: None,
         unbound: None,
         refused: None,
+        _promiscuous: None,
         check_at: next_check(),
         empty_polls: 0,
     };

@@ -43,7 +43,7 @@ pub(super) struct Attached {
     /// Map in which the program finds the queues' sockets; `None` if it must not find them.
     pub map: Option<Arc<SocketMap>>,
     /// Keeps the interface promiscuous, if the port receives packets to other stations.
-    pub _promiscuous: Option<PacketSocket>,
+    pub promiscuous: Option<PacketSocket>,
     /// Offloads that spoil what the port receives. Nothing is received once these are dropped.
     pub _off: Vec<OffloadOff>,
     /// The hold of NAPI; `None` if the port cannot change it.
@@ -124,9 +124,9 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let (tags_off, tags_said) = vlan::prepare(config, &interface);
     let hold = hold::open(config, &interface)?;
     let _off = off.into_iter().chain(tags_off).collect();
-    let _promiscuous =
+    let promiscuous =
         config.is_promiscuous().then(|| PacketSocket::promiscuous(&interface)).transpose()?;
-    let attached = Arc::new(Attached { _off, hold, _promiscuous, ..attached });
+    let attached = Arc::new(Attached { _off, hold, promiscuous, ..attached });
     let wanted = match (config.mode, mode) {
         (Wanted::ZeroCopy, _) => CopyMode::Never,
         (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
@@ -402,7 +402,7 @@ fn attach(
                     _spread,
                     hold: None,
                     _off: Vec::new(),
-                    _promiscuous: None,
+                    promiscuous: None,
                 },
                 mode,
             ))

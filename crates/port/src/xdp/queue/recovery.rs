@@ -74,20 +74,27 @@ impl Device {
         }
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
         let bound = self.binding.try_bind(self.copy_mode, &mut self.unbound);
-        let watched = bound.and_then(|bound| match host.bell.replace(&*bound.rings.socket) {
-            Ok(()) => Ok(bound),
+        // A failure is the queue's state until the next attempt succeeds: otherwise packets to other stations would
+        // be missing, and nothing would report that.
+        let joined = bound.and_then(|bound| {
+            let promiscuous = self.binding.join_promiscuous(host.link.interface())?;
+            Ok((bound, promiscuous))
+        });
+        let watched = joined.and_then(|joined| match host.bell.replace(&*joined.0.rings.socket) {
+            Ok(()) => Ok(joined),
             Err(e) => {
                 let why = format!("epoll_ctl: {e}");
                 Err(Error::new(Code::System, "cannot wait for a device", why).into())
             }
         });
         match watched {
-            Ok(bound) => {
+            Ok((bound, promiscuous)) => {
                 // SAFETY: the kernel binds another socket to the queue only after the device has given up the frames
                 // of the old one.
                 unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 self.start(bound.rings);
                 (self.rebind_at, self.unbound, self.refused) = (None, None, None);
+                self._promiscuous = promiscuous;
             }
             Err(refused) => {
                 if let Refused::Bind(Errno::NODEV | Errno::NXIO) = refused {

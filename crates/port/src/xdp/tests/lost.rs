@@ -6,7 +6,7 @@ use linerate_skb::{Batch, Offload};
 
 use super::super::queue::XdpQueue;
 use super::super::queue::tests::open;
-use super::{frames, pool};
+use super::{frames, pool, wait_until_up};
 use crate::host::testing::{
     LONG, assert_settled, eventually, in_netns_with_xdp, ip, move_away_and_back, queue, queue_in,
     send, stamped, veth, wait_running,
@@ -104,6 +104,33 @@ fn receiver_whose_interface_was_moved_away_and_back_is_bound_again() {
         }
         assert_eq!(near.driver_counts().resets, 1);
         drop((near, batch));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn port_stays_promiscuous_after_its_interface_was_moved_away_and_back() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(4096);
+        let is_promiscuous = || !ip("-details link show v0").contains(" promiscuity 0 ");
+        for (options, expected) in [("", true), (",promisc=off", false)] {
+            let mut near = queue_in(&format!("xdp:v0,ring=64{options}"), &pool);
+            assert_eq!(is_promiscuous(), expected, "{options}: opened");
+            for resets in 1..=2 {
+                move_away_and_back("v0");
+                assert!(!is_promiscuous(), "{options}: the kernel ends it");
+                eventually(|| {
+                    near.wait(Some(Duration::from_millis(50))).unwrap();
+                    near.reap();
+                    near.driver_counts().resets == resets
+                });
+                wait_until_up(&mut near);
+                assert_eq!(is_promiscuous(), expected, "{options}: bound again");
+            }
+            drop(near);
+            eventually(|| !is_promiscuous());
+        }
         assert_settled(&pool);
     });
 }
