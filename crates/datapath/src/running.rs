@@ -118,7 +118,8 @@ impl Running {
         self.notice.over() > 0
     }
 
-    /// Returns a reader of changes of the ports' health, for use on any thread.
+    /// Returns a reader of changes of the ports' health, for use on any thread. While the engine is stopped, ends of rings
+    /// become [`Finished`](linerate_port::HealthKind::Finished) as their other ends are closed.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.stats.clone(), self.notice.clone())

@@ -13,8 +13,8 @@ pub enum Health {
     Finished,
     /// The device is down, but may recover.
     Down(Error),
-    /// The device works, but the pool had no frame for waiting packets: the error names the
-    /// holders.
+    /// The device works, but the pool had no frame for waiting packets: the error has the number of
+    /// those that the program holds.
     Starved(Error),
     /// The device is gone or has failed for good.
     Failed(Error),

@@ -194,7 +194,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Returns the error of a queue without frames, which names their holders.
+/// Returns the error of a queue without frames, with the number of those that the program holds.
 #[cold]
 fn starved(pool: &Pool) -> Error {
     let ledger = pool.ledger();
@@ -203,8 +203,10 @@ fn starved(pool: &Pool) -> Error {
         "starved: the program holds {program} packets, and no frame of {} is free",
         ledger.frames
     );
-    Error::new(Code::Memory, "cannot receive", why)
-        .fix("send or drop received packets, or open the port in a larger pool")
+    Error::new(Code::Memory, "cannot receive", why).fix(match program {
+        0 => "the frames are in rings of devices: a larger pool, or shorter rings, as ring=256",
+        _ => "send or drop received packets, or open the port in a larger pool",
+    })
 }
 
 #[cfg(test)]
@@ -235,6 +237,12 @@ mod tests {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
+    }
+
+    #[test]
+    fn program_that_holds_nothing_is_not_told_to_drop_packets() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        assert!(starved(&pool).fix.contains("a larger pool, or shorter rings"));
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Spec {
             // A text without a driver is most often an interface's name: suggest drivers for it.
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             let is_interface = !head.is_empty() && head.chars().all(is_name);
-            let arg = if is_interface { head } else { "eth0" };
+            let arg = if is_interface && !drivers.contains(&head) { head } else { "eth0" };
             return Err(bad("there is no driver".into()).fix(format!(
                 "write driver:arg, as in xdp:{arg} or packet:{arg}; drivers: {}",
                 list(drivers)
@@ -250,6 +250,9 @@ impl Spec {
             if let Some((_, fix)) = self.options.hints.iter().find(|(hinted, _)| hinted == key) {
                 return Err(error.fix(*fix));
             }
+            if ENGINE_OPTIONS.contains(&key.as_str()) {
+                return Err(error.fix(OF_ENGINES));
+            }
             if let Some(list) = self.options.joined(at) {
                 return Err(error.fix(format!("several numbers are joined by +: {list}")));
             }
@@ -306,6 +309,10 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 /// The option whose value is never shown.
+/// Options that an engine takes out of a port's text, and the remedy where there is no engine.
+const ENGINE_OPTIONS: [&str; 3] = ["qdisc", "shape", "tx_batch"];
+const OF_ENGINES: &str = "it is an option of ports in an engine and in the command; before a port of your own loop: qdisc::Shaped";
+
 const SECRET: &str = "secret";
 
 fn list(words: &[&str]) -> String {

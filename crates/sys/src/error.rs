@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// A setup failure, described so that the reader can act on it.
 ///
-/// `Display` prints `what: why` on one line; the command line prints the four parts apart.
+/// `Display` prints `what: why (fix: …)` on one line; the command line prints the four parts apart.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {

@@ -225,7 +225,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the largest number of workers, each of which gets a thread when the engine starts; the default is the
+    /// Sets the largest number of workers (0 counts as 1), each of which gets a thread when the engine starts; the default is the
     /// number of wires, or of the CPUs given with [`EngineBuilder::cpus`].
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of

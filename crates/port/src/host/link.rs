@@ -65,7 +65,10 @@ impl Link {
 
     /// Records that the descriptor has lost its interface.
     pub fn lost(&mut self) {
-        self.fail("the interface was deleted", "ip -br link");
+        self.fail(
+            "the interface was deleted",
+            "once there is one again, open the port again: ip -br link",
+        );
     }
 
     /// Records that the device is no longer bound to its interface, although an interface with its

@@ -149,6 +149,7 @@ mod tests {
         assert_eq!(port.counts().rx_nombuf, 2);
         let Health::Starved(e) = port.health() else { panic!("{:?}", port.health()) };
         assert!(e.why.contains("the program holds 4 packets, and no frame of 4 is free"), "{e}");
+        assert!(e.fix.starts_with("send or drop received packets"), "{e}");
         assert!(port.health().check().is_err() && !port.health().ended());
         held.discard(DropReason::UNSENT);
         assert!(port.rx(&mut held) > 0);

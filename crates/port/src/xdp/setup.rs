@@ -165,7 +165,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
 fn few_frames(config: &Config, queues: usize, pool: &Pool) -> Option<String> {
     let (filled, frames) = (queues * config.lens().fill as usize, pool.frames());
     (config.filter != Filter::Nothing && filled >= frames).then(|| {
-        format!("frames: its fill rings can hold {filled} and the pool has {frames}, so a program may find none to send: a larger pool, or a shorter ring")
+        format!("frames: its fill rings can hold {filled} and the pool has {frames}, so a program may find none to send, and another port none to receive into: a larger pool, or a shorter ring")
     })
 }
 
@@ -521,8 +521,9 @@ fn numbers(queues: &[u32]) -> String {
 /// Returns the remedy for a program that is attached already.
 pub(super) fn beside(name: &str) -> String {
     format!(
-        "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the program that owns it; if nobody \
-         does: ip link set {name} xdp off"
+        "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the program that owns it: that of a \
+         linerate port ends with its process, and one port can have several filters, as udp=7777+7778; if no process \
+         owns it: ip link set {name} xdp off"
     )
 }
 
