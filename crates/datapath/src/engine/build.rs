@@ -136,7 +136,7 @@ impl EngineBuilder {
             let stage = make(&mut cx);
             stages.push(match *runs_at_division {
                 true => stage,
-                false => steer::beside(&self.steerings, names, stage),
+                false => steer::outside(&self.steerings, names, stage),
             });
         }
         if let Some(missing) = cx.missing().first() {

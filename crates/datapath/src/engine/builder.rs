@@ -205,8 +205,9 @@ impl EngineBuilder {
     /// Adds a stage to the path of every packet, on all wires and in both directions
     /// ([`Turn::port`](crate::Turn::port) returns the port that received the batch); `make` is called once for each
     /// worker. A packet that passes several wires, over rings, passes the stage on each of them; a division
-    /// ([`EngineBuilder::steer`]) is none of them, unless the stage [asks for it](Stage::runs_at_division). The stage gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that
-    /// it can process such packets.
+    /// ([`EngineBuilder::steer`]) is none of them, unless the stage [asks for it](Stage::runs_at_division). The stage
+    /// gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that it can process such
+    /// packets.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
         mut self,
@@ -225,8 +226,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the largest number of workers (0 counts as 1), each of which gets a thread when the engine starts; the default is the
-    /// number of wires, or of the CPUs given with [`EngineBuilder::cpus`].
+    /// Sets the largest number of workers (0 counts as 1), each of which gets a thread when the engine starts; the
+    /// default is the number of wires, or of the CPUs given with [`EngineBuilder::cpus`].
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
     /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow

@@ -17,9 +17,9 @@
 //!
 //! Source: Documentation/networking/scaling.rst, "RFS: Receive Flow Steering", whose rule it is.
 
-mod beside;
 mod clear;
 mod hand;
+mod outside;
 mod pause;
 mod plan;
 
@@ -31,9 +31,9 @@ use linerate_port::{Code, Error, Result, Views};
 use linerate_skb::{Batch, Verdict};
 use linerate_wire::Toeplitz;
 
-pub(crate) use beside::beside;
 pub(crate) use clear::{Clear, Clearing};
 pub(crate) use hand::{Hand, Reader};
+pub(crate) use outside::outside;
 use pause::Signals;
 pub(crate) use plan::{Fan, Steered, fans, link};
 

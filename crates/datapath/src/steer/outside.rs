@@ -1,4 +1,4 @@
-//! A stage of the program on a worker with a divided device: packets between the device and its rings pass it by.
+//! A stage of the program on a worker with a divided device: it gets no packets between the device and its rings.
 
 use linerate_skb::Batch;
 
@@ -6,12 +6,12 @@ use super::Steering;
 use crate::stage::{PortId, Stage, Turn};
 
 /// A stage that runs on the batches of other ports than those of divisions.
-struct Beside {
+struct Outside {
     stage: Box<dyn Stage>,
     divided: Vec<PortId>,
 }
 
-impl Stage for Beside {
+impl Stage for Outside {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         if !self.divided.contains(&turn.port()) {
             self.stage.run(batch, turn);
@@ -19,8 +19,8 @@ impl Stage for Beside {
     }
 }
 
-/// Returns `stage` as it is on a worker with the ports `names`: beside the ports of divisions, if there are any.
-pub(crate) fn beside(
+/// Returns `stage` as it is on a worker with the ports `names`: outside of the divisions of these ports, if there are any.
+pub(crate) fn outside(
     steerings: &[Steering],
     names: &[String],
     stage: Box<dyn Stage>,
@@ -30,5 +30,5 @@ pub(crate) fn beside(
     };
     let divided = names.iter().enumerate().filter(|(_, name)| is_divided(name));
     let divided: Vec<PortId> = divided.map(|(i, _)| PortId(i as u8)).collect();
-    if divided.is_empty() { stage } else { Box::new(Beside { stage, divided }) }
+    if divided.is_empty() { stage } else { Box::new(Outside { stage, divided }) }
 }
