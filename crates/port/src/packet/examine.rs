@@ -45,7 +45,7 @@ fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
         let name = of.interface.name();
         found
             .warn(format!("{name} merges packets that it receives (GRO)"))
-            .why("without the offload header superframes are dropped as too_long")
+            .why("without the offload header superframes are dropped as too_long, and those not longer than the MTU leave as one packet")
             .fix(format!("ethtool -K {name} gro off"));
     }
 }

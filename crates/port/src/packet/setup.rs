@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::cbpf::{DROP_ALL, Insn};
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{HARDWARE_LOOPBACK, IfName, Interface};
 use linerate_sys::packet::{
     BufferSize, Options, PacketSocket, RX_RING_CALL, RingSize, VNET_HDR_CALL,
 };
+use linerate_sys::rtnl::LinkInfo;
 use linerate_wire::VLAN_BYTES;
 
 use crate::caps::Gathers;
+use crate::doctor::interface::other_end;
 use crate::doctor::kernel;
 use crate::driver::Opened;
 use crate::host::filter::Filter;
@@ -42,6 +44,9 @@ const USO: (u32, u32) = (6, 2);
 /// Calls that may fail because of the offload header: the one that requests it, and the one that
 /// makes the ring, whose blocks are larger with it.
 const HEADER_CALLS: [&str; 2] = [VNET_HDR_CALL, RX_RING_CALL];
+/// Settings of an interface that sends no superframes. Those of UDP have a setting of their own, which `gso` does not
+/// include.
+const SENDS_NONE: &str = "tso off gso off tx-udp-segmentation off";
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_MIN: usize = 1522;
 
@@ -76,6 +81,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     obtained.queues = sockets.len();
     obtained.filter = config.filter.chosen();
     obtained.refused = refused;
+    obtained.refused.extend(superframes(link.interface(), vnet));
     obtained.refused.extend(link.without_carrier());
     if let Some((socket, source)) = sockets.first() {
         obtained.refused.extend(short_send_buffer(socket));
@@ -196,6 +202,42 @@ fn open_one(
     Ok((socket, Source::Ring(ring)))
 }
 
+/// Returns a note on the superframes that arrive at a port without offload headers, with the command that prevents them.
+fn superframes(interface: &Interface, vnet: bool) -> Option<String> {
+    if vnet {
+        return None;
+    }
+    let info = LinkInfo::of(interface).unwrap_or_default();
+    let other = other_end(&info);
+    let is_loopback = interface.hardware().is_ok_and(|it| it.kind == HARDWARE_LOOPBACK);
+    let sender = if is_loopback { Some(interface) } else { other.as_ref() };
+    // A card that merges nothing delivers no superframes.
+    let is_card = info.kind.is_empty() && sender.is_none();
+    if is_card && interface.merging().is_ok_and(|merging| !merging.by_kernel) {
+        return None;
+    }
+    let command = prevention(&info.kind, interface.name().as_str(), sender.map(Interface::name));
+    Some(format!(
+        "vnet: it is off, so superframes that arrive are dropped as too_long, and those not longer than the MTU leave as one packet{command}"
+    ))
+}
+
+/// Returns the command that prevents superframes at the interface `name`, with the words before it; `sender` is the
+/// interface that sends them, if it is in this namespace.
+fn prevention(kind: &str, name: &str, sender: Option<IfName>) -> String {
+    match (kind, sender) {
+        (_, Some(sender)) => format!(": ethtool -K {sender} {SENDS_NONE}"),
+        ("", None) => format!(": ethtool -K {name} gro off"),
+        ("veth" | "netkit" | "tun", None) => {
+            format!(". On the other end: ethtool -K IFACE {SENDS_NONE}")
+        }
+        // On top of other interfaces: those of senders, and cards that merge.
+        (_, None) => format!(
+            ". On senders of this machine {SENDS_NONE}, and on a card below it: ethtool -K IFACE gro off"
+        ),
+    }
+}
+
 /// Returns a message if the receive buffer of a socket without a ring is smaller than requested.
 fn short_receive_buffer(socket: &PacketSocket, source: &Source, config: &Config) -> Option<String> {
     let Source::Socket(_) = source else { return None };
@@ -245,6 +287,18 @@ fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
 mod tests {
     use super::*;
     use rustix::io::Errno;
+
+    #[test]
+    fn superframes_are_prevented_where_they_are_made() {
+        let off = "tso off gso off tx-udp-segmentation off";
+        let sender = Some(IfName::new("v1").unwrap());
+        assert_eq!(prevention("veth", "v0", sender), format!(": ethtool -K v1 {off}"));
+        assert_eq!(prevention("", "eth0", None), ": ethtool -K eth0 gro off");
+        let elsewhere = prevention("veth", "v0", None);
+        assert_eq!(elsewhere, format!(". On the other end: ethtool -K IFACE {off}"));
+        let bridge = prevention("bridge", "b0", None);
+        assert!(bridge.contains(off) && bridge.ends_with(": ethtool -K IFACE gro off"), "{bridge}");
+    }
 
     #[test]
     fn only_errors_of_calls_that_concern_the_offload_header_make_the_port_open_without_it() {

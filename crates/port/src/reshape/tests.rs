@@ -6,7 +6,7 @@ use linerate_wire::{Mac, ip, udp};
 
 use super::*;
 use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
-use crate::segment;
+use crate::{Views, segment};
 
 const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 
@@ -41,6 +41,22 @@ fn checksums_inside_and_outside_a_tunnel_leave_right_whoever_computes_them() {
         let frame = bytes(&skb);
         assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
         assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
+    }
+}
+
+#[test]
+fn a_packet_is_taken_out_of_a_tunnel_over_udp_by_pull() {
+    // No call removes these headers; docs/library.md has the same expression.
+    let pool = pool();
+    for payload in [4, 5000] {
+        for push in [Reshape::push_vxlan, Reshape::push_geneve] {
+            let (mut skb, plain) = (unfinished(&pool, payload), unfinished(&pool, payload));
+            push(&mut skb, &tunnel(false)).unwrap();
+            let all = skb.len();
+            let outer = skb.udp().map(|udp| all - udp.payload().len() - udp.behind() + 8).unwrap();
+            assert!(skb.pull(outer));
+            assert_eq!((bytes(&skb), skb.offload()), (bytes(&plain), plain.offload()), "{payload}");
+        }
     }
 }
 

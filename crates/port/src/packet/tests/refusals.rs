@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, DropReason, Offload};
 
 use super::{shape, token_bucket};
+use crate::doctor::is_here;
 use crate::host::testing::*;
-use crate::{Queue, Want};
+use crate::{Port, Queue, Want};
 
 #[test]
 fn superframes_wait_for_a_full_qdisc_and_none_is_lost() {
@@ -251,5 +252,55 @@ fn superframe_of_more_datagrams_than_a_kernel_takes_is_cut() {
         send(&mut a, &[ipv4(17, 129 * 100)], udp);
         receive_if(&mut b, 129, |bytes| bytes.len() == 142);
         assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
+    });
+}
+
+#[test]
+fn superframes_without_offload_headers_are_noted_with_the_command_that_prevents_them() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, port) = (queue("packet:v0"), Port::open("packet:v1,vnet=off").unwrap());
+        let refused = port.obtained().refused.concat();
+        let (why, command) = refused.rsplit_once(": ").unwrap();
+        assert!(why.contains("dropped as too_long") && why.contains("as one packet"), "{why}");
+        assert_eq!(command, "ethtool -K v0 tso off gso off tx-udp-segmentation off");
+        let mut b = port.into_queues().remove(0);
+        let udp = Offload { gso_type: 5, gso_size: 500, hdr_len: 42, csum_offset: 6, ..SUPERFRAME };
+        let mut sends = |payload: usize| send(&mut a, &[ipv4(17, payload)], udp);
+        // The kernel has no mark for a superframe that is not longer than the MTU.
+        sends(1000);
+        receive_if(&mut b, 1, |bytes| bytes.len() == 1042);
+        sends(3000);
+        let dropped = |b: &Queue| b.pool().ledger().dropped(DropReason::TOO_LONG);
+        let mut others = Batch::with_capacity(8);
+        eventually(|| {
+            b.rx(&mut others);
+            others.clear();
+            dropped(&b) == 1
+        });
+        if !is_here("ethtool") {
+            return eprintln!("skipped in part: ethtool is not installed");
+        }
+        let words: Vec<&str> = command.split(' ').collect();
+        let ran = std::process::Command::new(words[0]).args(&words[1..]).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        sends(3000);
+        receive_if(&mut b, 6, |bytes| bytes.len() == 542);
+        assert_eq!(dropped(&b), 1);
+    });
+}
+
+#[test]
+fn a_port_with_offload_headers_notes_no_superframes() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set lo up");
+        let noted = |text: &str| {
+            let port = Port::open(text).unwrap();
+            port.obtained().refused.iter().find(|why| why.starts_with("vnet: ")).cloned()
+        };
+        assert_eq!(noted("packet:v0"), None);
+        let own = noted("packet:lo,vnet=off").unwrap();
+        assert!(own.contains(": ethtool -K lo tso off gso off tx-udp-segmentation off"), "{own}");
     });
 }
