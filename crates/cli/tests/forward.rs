@@ -57,6 +57,7 @@ fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
     let error = &ended.document()["error"];
     assert_eq!((ended.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{ended:?}");
     let fix = error["fix"].as_str().unwrap();
+    assert!(fix.starts_with("start the program again, or open the port again"), "{fix}");
     assert!(fix.ends_with(&format!("ip netns exec NAME linerate {words}")), "{fix}");
 }
 

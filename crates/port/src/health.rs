@@ -13,8 +13,8 @@ pub enum Health {
     Finished,
     /// The device is down, but may recover.
     Down(Error),
-    /// The device works, but the pool had no frame for waiting packets: the error has the number of
-    /// those that the program holds.
+    /// The device works, but the pool had no frame for waiting packets: the error says how many packets
+    /// the program holds.
     Starved(Error),
     /// The device is gone or has failed for good.
     Failed(Error),
@@ -71,7 +71,7 @@ impl Health {
     /// Returns an error, for `?`, if something is wrong with the device.
     ///
     /// # Errors
-    /// Returns the error of a device that is down or has failed, or that starves for frames, with their holder.
+    /// Returns the error of a device that is down or has failed, or of one that works and had no frame for waiting packets.
     pub fn check(self) -> Result<()> {
         match self {
             Health::Up | Health::Finished => Ok(()),

@@ -194,24 +194,42 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Returns the error of a queue without frames, with the number of those that the program holds.
+/// Returns the error of a queue without frames, which has the number of packets that the program holds.
 #[cold]
 fn starved(pool: &Pool) -> Error {
     let ledger = pool.ledger();
     let program = ledger.held().last().map_or(0, |(_, n)| *n);
+    no_frame(program, ledger.frames)
+}
+
+/// Returns the error of a queue without frames, if the program holds `program` packets of a pool of `frames`.
+fn no_frame(program: u64, frames: u64) -> Error {
+    let (held, fix) = match program {
+        0 => (
+            ": the rings of ports and the hot lists have them",
+            "open the ports in a larger pool, or xdp ports with shorter rings: ring=256",
+        ),
+        _ => ("", "send or drop received packets, or open the port in a larger pool"),
+    };
     let why = format!(
-        "starved: the program holds {program} packets, and no frame of {} is free",
-        ledger.frames
+        "starved: the program holds {program} packets, and no frame of {frames} is free{held}"
     );
-    Error::new(Code::Memory, "cannot receive", why).fix(match program {
-        0 => "the frames are in rings of devices: a larger pool, or shorter rings, as ring=256",
-        _ => "send or drop received packets, or open the port in a larger pool",
-    })
+    Error::new(Code::Memory, "cannot receive", why).fix(fix)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_without_a_frame_depends_on_whether_the_program_holds_packets() {
+        let (none, some) = (no_frame(0, 2048), no_frame(3, 2048));
+        assert!(none.why.contains("holds 0 packets, and no frame of 2048 is free: the rings of"));
+        assert!(none.fix.contains("ring=256") && !none.fix.contains("drop"), "{none}");
+        assert!(some.why.ends_with("holds 3 packets, and no frame of 2048 is free"), "{some}");
+        assert!(some.fix.starts_with("send or drop received packets"), "{some}");
+    }
+
     use linerate_skb::Moved;
     use linerate_sys::wait::EventFd;
 

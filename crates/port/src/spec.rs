@@ -56,6 +56,9 @@ impl Spec {
             None => (text, None),
         };
         let Some((front, arg)) = head.split_once(':') else {
+            if drivers.contains(&head) {
+                return Err(bad(format!("no ':' follows the driver '{head}'")).fix(after(head)));
+            }
             // A text without a driver is most often an interface's name: suggest drivers for it.
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             let is_interface = !head.is_empty() && head.chars().all(is_name);
@@ -250,8 +253,8 @@ impl Spec {
             if let Some((_, fix)) = self.options.hints.iter().find(|(hinted, _)| hinted == key) {
                 return Err(error.fix(*fix));
             }
-            if ENGINE_OPTIONS.contains(&key.as_str()) {
-                return Err(error.fix(OF_ENGINES));
+            if let Some((is_of, fix)) = of_engines(key) {
+                return Err(self.error(is_of).fix(fix));
             }
             if let Some(list) = self.options.joined(at) {
                 return Err(error.fix(format!("several numbers are joined by +: {list}")));
@@ -309,11 +312,35 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 /// The option whose value is never shown.
-/// Options that an engine takes out of a port's text, and the remedy where there is no engine.
-const ENGINE_OPTIONS: [&str; 3] = ["qdisc", "shape", "tx_batch"];
-const OF_ENGINES: &str = "it is an option of ports in an engine and in the command; before a port of your own loop: qdisc::Shaped";
-
 const SECRET: &str = "secret";
+
+/// Returns the remedy for a text that is the name of `driver` alone.
+fn after(driver: &str) -> String {
+    match driver {
+        "xdp" | "packet" => format!("write {driver}:INTERFACE, as in {driver}:eth0"),
+        _ => format!(
+            "write {driver}:ARGUMENT, as in xdp:eth0, or {driver}: if it needs no argument: linerate --help lists the ports"
+        ),
+    }
+}
+
+/// Returns the reason and the remedy for an option that an engine reads itself, and no driver: the text of a
+/// port that is opened without an engine has it.
+fn of_engines(key: &str) -> Option<(String, &'static str)> {
+    let fix = match key {
+        "qdisc" | "shape" => {
+            "leave it out, and put the discipline in front of the port: linerate::qdisc::Shaped"
+        }
+        "tx_batch" => {
+            "leave it out, and pass xmit a batch of as many packets as one call is to send"
+        }
+        _ => return None,
+    };
+    let why = format!(
+        "'{key}' is an option of ports in an engine and in the command, and this port has no engine"
+    );
+    Some((why, fix))
+}
 
 fn list(words: &[&str]) -> String {
     words.join(" ")

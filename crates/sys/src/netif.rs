@@ -261,7 +261,7 @@ pub(crate) unsafe fn ioctl(
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, request) }).map(drop)
 }
 
-/// The remedy if no interface has the name.
+/// The remedy if no interface has the name, or the end of that remedy.
 pub const FIND_INTERFACE: &str =
     "ip -br link; if it is in another network namespace: ip netns exec NAME PROGRAM …";
 

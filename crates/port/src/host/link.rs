@@ -17,6 +17,9 @@ use crate::queue::Health;
 
 /// Interval at which an interface that is down is queried.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
+/// Remedy after an interface was deleted. An open port never uses an interface that is made again under the same name.
+const OPEN_AGAIN: &str =
+    "start the program again, or open the port again, as soon as the interface exists";
 /// Length of an Ethernet header and one VLAN tag.
 pub(crate) const LINK_HEADER_BYTES: usize = 18;
 
@@ -65,10 +68,7 @@ impl Link {
 
     /// Records that the descriptor has lost its interface.
     pub fn lost(&mut self) {
-        self.fail(
-            "the interface was deleted",
-            "once there is one again, open the port again: ip -br link",
-        );
+        self.fail("the interface was deleted", &format!("{OPEN_AGAIN}: ip -br link"));
     }
 
     /// Records that the device is no longer bound to its interface, although an interface with its
@@ -152,6 +152,7 @@ impl Link {
                 // Otherwise the error has the name of its namespace.
                 if e.why.starts_with("SIOCGIF") {
                     e.why = "the interface was deleted, or moved to another namespace".into();
+                    e.fix = format!("{OPEN_AGAIN}: {}", e.fix);
                 }
                 Health::Failed(e)
             }

@@ -139,6 +139,8 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
             }
             let Health::Failed(e) = near.health() else { unreachable!() };
             assert_eq!(e.code, Code::NoDevice);
+            assert!(e.fix.contains("open the port again"), "{e}");
+            assert!(e.fix.contains(": ip -br link"), "{e}");
             let _ = near.wait(Some(Duration::ZERO));
             assert_settled(&pool);
             send(&mut near, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);

@@ -24,6 +24,13 @@ fn wrong_option_is_named_with_the_right_one() {
     for (text, why, fix) in [
         ("veth0", "no driver", "xdp:veth0 or packet:veth0"),
         ("/dev/x", "no driver", "packet:eth0"),
+        (
+            "packet",
+            "no ':' follows the driver 'packet'",
+            "write packet:INTERFACE, as in packet:eth0",
+        ),
+        ("packet,promisc", "no ':' follows", "as in packet:eth0"),
+        ("null", "no ':' follows the driver 'null'", "or null: if it needs no argument"),
         ("packte:veth0", "no driver 'packte'", "did you mean packet:veth0?"),
         ("pacp:x", "no driver 'pacp'", "did you mean pcap:x?"),
         ("packt:veth0", "no driver 'packt'", "packet:veth0"),
@@ -118,6 +125,14 @@ fn unknown_option_is_an_error() {
             let _ = s.value(key, str::parse::<u32>);
         }
         assert!(s.finish().unwrap_err().fix.starts_with(fix), "{text}");
+    }
+    for (option, fix) in [
+        ("qdisc=fq_codel", "linerate::qdisc::Shaped"),
+        ("shape=10Mbit", "linerate::qdisc::Shaped"),
+        ("tx_batch=8", "pass xmit a batch"),
+    ] {
+        let e = parse(&format!("packet:x,{option}")).unwrap().finish().unwrap_err();
+        assert!(e.why.contains("in an engine and in the command") && e.fix.contains(fix), "{e}");
     }
     let s = parse("packet:x,mtu=large").unwrap();
     assert!(s.value("mtu", str::parse::<u32>).unwrap_err().why.contains("mtu=large"));

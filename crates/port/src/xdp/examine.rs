@@ -114,7 +114,7 @@ fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     }
     let why = format!("the XDP program {names} is attached to it");
     let e = Error::new(Code::Busy, format!("{name} is taken"), why);
-    found.miss(&e.fix(setup::beside(&name.to_string())));
+    found.miss(&e.fix(setup::beside(&name.to_string(), &of.info.xdp_programs)));
     false
 }
 

@@ -33,6 +33,9 @@ use crate::host::filter::{Filter, Match};
 /// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
 const FRAME_BYTES: [usize; 2] = [2048, 4096];
 
+/// Name of the programs of this driver, as the kernel shows it.
+const OWN_NAME: &str = "linerate";
+
 /// The program on the interface, shared by all queues of a port.
 ///
 /// The fields are in the order of their drop: the program is the last of those that change the
@@ -165,7 +168,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
 fn few_frames(config: &Config, queues: usize, pool: &Pool) -> Option<String> {
     let (filled, frames) = (queues * config.lens().fill as usize, pool.frames());
     (config.filter != Filter::Nothing && filled >= frames).then(|| {
-        format!("frames: its fill rings can hold {filled} and the pool has {frames}, so a program may find none to send, and another port none to receive into: a larger pool, or a shorter ring")
+        format!("frames: its fill rings can hold {filled} and the pool has {frames}, so that a program may find none to send, and another port none to receive into: a larger pool, or a shorter ring")
     })
 }
 
@@ -449,7 +452,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
                 "" => "another XDP program is attached to it".to_owned(),
                 names => format!("the XDP program {names} is attached to it"),
             };
-            Error::new(Code::Busy, cannot(config), why).fix(beside(name))
+            Error::new(Code::Busy, cannot(config), why).fix(beside(name, &ids))
         }
         Errno::PERM | Errno::ACCESS => {
             Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e)
@@ -518,12 +521,25 @@ fn numbers(queues: &[u32]) -> String {
     }
 }
 
-/// Returns the remedy for a program that is attached already.
-pub(super) fn beside(name: &str) -> String {
+/// Returns the remedy for the programs with these ids, which are attached already.
+pub(super) fn beside(name: &str, ids: &[u32]) -> String {
+    let is_ours = |id: &u32| bpf::program_name(*id).is_some_and(|program| program == OWN_NAME);
+    if ids.iter().any(is_ours) { beside_ours(name) } else { beside_theirs(name) }
+}
+
+/// Returns the remedy if the program belongs to another port.
+fn beside_ours(name: &str) -> String {
     format!(
-        "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the program that owns it: that of a \
-         linerate port ends with its process, and one port can have several filters, as udp=7777+7778; if no process \
-         owns it: ip link set {name} xdp off"
+        "another xdp port of linerate has the interface, in this process or another: close that port, or end its \
+         process; or give one port the packets of both, as xdp:{name},udp=7777+7778 does; or use packet:{name} beside it"
+    )
+}
+
+/// Returns the remedy if the program belongs to another owner.
+fn beside_theirs(name: &str) -> String {
+    format!(
+        "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the process that attached it, with which a \
+         program goes that is attached by a link; if it is attached without a link: ip link set {name} xdp off"
     )
 }
 
@@ -534,4 +550,23 @@ pub(super) fn program_names(ids: &[u32]) -> String {
         None => format!("id {id}"),
     });
     each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{beside_ours, beside_theirs};
+
+    #[test]
+    fn the_remedy_for_an_attached_program_depends_on_its_owner() {
+        let ours = beside_ours("c0");
+        assert!(
+            ours.contains("close that port") && ours.contains("xdp:c0,udp=7777+7778"),
+            "{ours}"
+        );
+        // The program of a port is attached by a link, so this command fails.
+        assert!(!ours.contains("xdp off"), "{ours}");
+        let theirs = beside_theirs("c0");
+        assert!(theirs.contains("xdp:c0,map=FILE") && theirs.contains("by a link"), "{theirs}");
+        assert!(theirs.ends_with(": ip link set c0 xdp off"), "{theirs}");
+    }
 }

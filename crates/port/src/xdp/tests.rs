@@ -535,6 +535,9 @@ fn small_pool_and_missing_carrier_are_noted_when_the_port_is_opened() {
         };
         let few = |frames| has(&Port::open_with("xdp:v0", &pool(frames)).unwrap(), "frames: ");
         assert_eq!((few(2048), few(8192)), (true, false));
+        let port = Port::open_with("xdp:v0", &pool(2048)).unwrap();
+        assert!(port.obtained().to_string().contains("another port none to receive into"));
+        drop(port);
         // The kernel reports a change of the carrier a moment later.
         let lacks = |port: &str| has(&Port::open(port).unwrap(), "carrier: ");
         for port in ["xdp:v0", "packet:v0"] {

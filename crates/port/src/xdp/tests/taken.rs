@@ -126,7 +126,8 @@ fn a_second_port_on_an_interface_is_refused_and_the_first_goes_on() {
             let e = Port::open_with(text, &pool).unwrap_err();
             assert_eq!(e.code, Code::Busy, "{text}: {e}");
             assert!(e.why.contains("\"linerate\" (id "), "{text}: {e}");
-            assert!(e.fix.contains("end the program that owns it"), "{text}: {e}");
+            assert!(e.fix.contains("close that port, or end its process"), "{text}: {e}");
+            assert!(!e.fix.contains("xdp off"), "the kernel refuses it for a link: {e}");
             pass(&mut packet, &mut first, &frames(100, 60));
             pass(&mut first, &mut packet, &frames(100, 60));
         }
