@@ -118,8 +118,10 @@ impl Running {
         self.notice.over() > 0
     }
 
-    /// Returns a reader of changes of the ports' health, for use on any thread. While the engine is stopped, ends of rings
-    /// become [`Finished`](linerate_port::HealthKind::Finished) as their other ends are closed.
+    /// Returns a reader of changes of the ports' health, for use on any thread.
+    ///
+    /// While the engine is stopped, ports of rings (`ring:`, and those of [`Port::pair`](linerate_port::Port::pair)) are
+    /// reported as [`Health::Finished`], because their other ends are closed: this is no failure.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.stats.clone(), self.notice.clone())

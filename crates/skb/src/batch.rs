@@ -31,7 +31,7 @@ pub struct Batch<S = Unique> {
 }
 
 impl<S> Batch<S> {
-    /// Returns an empty batch with room for `packets`, at least 1.
+    /// Returns an empty batch with room for `packets`; 0 counts as 1.
     #[must_use]
     pub fn with_capacity(packets: usize) -> Batch<S> {
         let n = packets.max(1);

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 /// A setup failure, described so that the reader can act on it.
 ///
-/// `Display` prints `what: why (fix: …)` on one line; the command line prints the four parts apart.
+/// `Display` prints `what: why (fix: …)` on one line, and no parenthesis without a remedy; the command line prints the four
+/// parts apart.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {

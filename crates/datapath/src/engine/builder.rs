@@ -226,8 +226,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the largest number of workers (0 counts as 1), each of which gets a thread when the engine starts; the
-    /// default is the number of wires, or of the CPUs given with [`EngineBuilder::cpus`].
+    /// Sets the largest number of workers, each of which gets a thread when the engine starts; the default is the
+    /// number of wires, or of the CPUs given with [`EngineBuilder::cpus`]. 0 counts as 1.
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
     /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
