@@ -337,7 +337,7 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
         let of = &text[..text.find(',').unwrap_or(text.len())];
         assert!(refusal.what.contains(of), "{refusal:?}");
         assert!(refusal.why.contains("the XDP program \"linerate\" (id "), "{refusal:?}");
-        assert!(refusal.fix.contains("end the program that owns it"), "{refusal:?}");
+        assert!(refusal.fix.contains("close that port, or end its process"), "{refusal:?}");
         transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
     }
     let _ = first.interrupt();

@@ -62,7 +62,7 @@ impl Spec {
             // A text without a driver is most often an interface's name: suggest drivers for it.
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             let is_interface = !head.is_empty() && head.chars().all(is_name);
-            let arg = if is_interface && !drivers.contains(&head) { head } else { "eth0" };
+            let arg = if is_interface { head } else { "eth0" };
             return Err(bad("there is no driver".into()).fix(format!(
                 "write driver:arg, as in xdp:{arg} or packet:{arg}; drivers: {}",
                 list(drivers)
