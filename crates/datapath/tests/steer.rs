@@ -522,7 +522,7 @@ fn a_packet_that_a_stage_has_sent_elsewhere_is_not_divided() {
     assert!(sent("host") > 0 && sent("w1") == 0, "{} and {}", sent("host"), sent("w1"));
 }
 
-/// Notes how many packets it has seen on each worker, and by which ports.
+/// Notes how many packets it has seen on its worker.
 struct Noted(usize, Arc<Mutex<Vec<(usize, u64)>>>);
 
 impl Stage for Noted {

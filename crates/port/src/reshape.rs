@@ -267,8 +267,8 @@ fn push_tunnel(
     Err(DropReason::UNSUPPORTED)
 }
 
-/// Puts a superframe into a tunnel, if ports can cut it there. Its segments get a UDP checksum if it has any: over IPv6 that of
-/// the pseudo header, as the kernel leaves it.
+/// Puts a superframe into a tunnel, if ports can cut it there. They give its segments an outer UDP checksum if the field is not
+/// 0: over IPv6 it has the sum of the pseudo header, as the kernel leaves it.
 ///
 /// Source: net/ipv6/ip6_checksum.c `udp6_set_csum`.
 fn push_around_superframe(
