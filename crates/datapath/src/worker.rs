@@ -284,42 +284,57 @@ impl Worker {
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
+        self.nothing_waits = self.finds_nothing(moved);
+        if checks {
+            turned = self.check(turned, now);
+        }
+        self.slot.end(self.nothing_waits);
+        if self.nothing_waits && turned == Turned::Again {
+            // This worker never sleeps, so `park` does not report that it is at rest.
+            self.slot.wake_waiters();
+        }
+        turned
+    }
+
+    /// Returns true if no packet moved in this turn and none waits in the worker, in a wrapper or,
+    /// once the worker ends, in a device that still has to send it.
+    fn finds_nothing(&mut self, moved: bool) -> bool {
         // While packets move, only a worker that ends asks what waits.
         let ends = self.slot.phase() != Phase::Run;
-        let mut nothing_waits =
-            (ends || !moved) && self.napis.iter().all(|napi| napi.waiting() == 0);
+        if moved && !ends {
+            return false;
+        }
+        let mut nothing_waits = self.napis.iter().all(|napi| napi.waiting() == 0);
         if nothing_waits && ends {
             let (napis, mems) = (&mut self.napis, &mut self.mems);
             let sending = |any, napi: &mut Napi| napi.sending(&mut mems[napi.mem]) | any;
             self.sending = napis.iter_mut().fold(false, sending);
             nothing_waits = !self.sending;
         }
-        nothing_waits = nothing_waits && !moved && !self.napis.iter().any(Napi::withholds_inside);
-        self.nothing_waits = nothing_waits;
-        if checks {
-            let mut read = self.napis.iter().filter(|n| n.reads());
-            if nothing_waits && read.all(Napi::ended) {
-                (turned, self.rest) = (Turned::Ended, Rest::Device);
-            }
-            let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
-            // Do not ask queues of rings between workers: a worker between rings ends with the
-            // other workers of the engine.
-            let ended = nothing_waits && external.all(Napi::ended);
-            if !self.publish_health() {
-                turned = Turned::Again;
-            }
-            let news = ended != self.slot.ended();
-            if news || self.ask_at.is_none_or(|at| now >= at) {
-                self.publish();
-                self.ask_at = now.checked_add(QUERY_INTERVAL);
-            }
-            self.slot.publish(ended);
+        nothing_waits && !moved && !self.napis.iter().any(Napi::withholds_inside)
+    }
+
+    /// Publishes changes of the devices' health, and their figures if they are due; returns when to
+    /// turn next, which is never if every source has ended.
+    fn check(&mut self, turned: Turned, now: Instant) -> Turned {
+        let mut turned = turned;
+        let mut read = self.napis.iter().filter(|n| n.reads());
+        if self.nothing_waits && read.all(Napi::ended) {
+            (turned, self.rest) = (Turned::Ended, Rest::Device);
         }
-        self.slot.end(nothing_waits);
-        if nothing_waits && turned == Turned::Again {
-            // This worker never sleeps, so `park` does not report that it is at rest.
-            self.slot.wake_waiters();
+        let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
+        // Do not ask queues of rings between workers: a worker between rings ends with the
+        // other workers of the engine.
+        let ended = self.nothing_waits && external.all(Napi::ended);
+        if !self.publish_health() {
+            turned = Turned::Again;
         }
+        let news = ended != self.slot.ended();
+        if news || self.ask_at.is_none_or(|at| now >= at) {
+            self.publish();
+            self.ask_at = now.checked_add(QUERY_INTERVAL);
+        }
+        self.slot.publish(ended);
         turned
     }
 
