@@ -17,9 +17,9 @@ use linerate_sys::rtnl::XdpFeatures;
 use linerate_sys::xdp::{Binding, HEADROOM_BYTES, XdpSocket};
 use rustix::io::Errno;
 
+use super::attach::Attached;
 use super::config::Config;
 use super::rings::{Lens, Rings};
-use super::setup::Attached;
 use super::tx::FRAMES_MAX;
 use crate::host::{both_names, retry_for};
 use crate::moderation::HoldControl;

@@ -8,7 +8,7 @@ use linerate_sys::netif::DeviceOffload;
 use linerate_sys::rtnl::{HostUse, Neighbours};
 
 use super::config::{Config, Map};
-use super::{foreign, hold, setup, spread, vlan};
+use super::{attach, checks, foreign, hold, setup, spread, vlan};
 use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
@@ -39,10 +39,10 @@ pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Find
 
 /// Checks the options on an interface that exists.
 fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
-    if let Err(e) = setup::check_host_use(config, &of.interface) {
+    if let Err(e) = checks::check_host_use(config, &of.interface) {
         found.miss(&e);
     } else if spec.text().ends_with(trial::NOBODYS)
-        && let Err(e) = setup::check_host_use(&config.without_filter(), &of.interface)
+        && let Err(e) = checks::check_host_use(&config.without_filter(), &of.interface)
     {
         // Doctor's own filter, which shows nothing about the port that will be opened.
         found.warn("a port here needs a filter of its own").why(e.why).fix(e.fix);
@@ -108,13 +108,13 @@ fn options(config: &Config, spec: &Spec) -> String {
 /// Looks for a program that is attached already; returns true if there is none.
 fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
-    let names = setup::program_names(&of.info.xdp_programs);
+    let names = attach::program_names(&of.info.xdp_programs);
     if names.is_empty() {
         return true;
     }
     let why = format!("the XDP program {names} is attached to it");
     let e = Error::new(Code::Busy, format!("{name} is taken"), why);
-    found.miss(&e.fix(setup::beside(&name.to_string(), &of.info.xdp_programs)));
+    found.miss(&e.fix(attach::beside(&name.to_string(), &of.info.xdp_programs)));
     false
 }
 

@@ -15,8 +15,9 @@ use linerate_sys::xdp::XdpSocket;
 use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
 
+use super::attach::{Attached, program_names};
 use super::config::{Config, Map, Wanted};
-use super::setup::{self, Attached, cannot, program_names};
+use super::setup::{self, cannot};
 use super::{hold, spread};
 use crate::host::filter::Filter;
 

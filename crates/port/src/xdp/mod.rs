@@ -18,8 +18,11 @@
 //!
 //! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c.
 
+mod attach;
 mod binding;
+mod checks;
 mod config;
+mod describe;
 mod examine;
 mod foreign;
 mod held;

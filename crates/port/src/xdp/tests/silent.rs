@@ -6,7 +6,7 @@ use linerate_skb::{Batch, DropReason, Offload};
 use linerate_sys::netif::TxQueues;
 
 use super::super::config::Config;
-use super::super::setup::silent;
+use super::super::describe::silent;
 use super::{frames, pass, pool};
 use crate::host::testing::{
     assert_settled, bytes, in_netns_with_xdp, ip, queue_in, receive, send, wait_running,
