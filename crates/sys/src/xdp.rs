@@ -11,27 +11,31 @@
 //!
 //! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c, include/uapi/linux/if_xdp.h.
 
-use std::ffi::c_void;
+mod map;
+mod refused;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
     XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets,
-    XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+    XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
-use rustix::process::{Resource, Rlimit, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
-use crate::capability::Capabilities;
+use crate::error::Result;
 use crate::error::check;
-use crate::error::{Code, Error, Result};
-use crate::mem::{self, Huge, Pages, Region};
+use crate::mem::{Huge, Region};
 
+pub use map::RingMap;
+pub use refused::{is_limit_of_locked_memory, is_refused};
 pub use rustix::net::xdp::XdpStatistics;
+
+use refused::{beyond_limit, check_cgroup, refused};
 
 /// Number of counts of SO_MEMINFO; the next is the index of the bytes that wait to be sent.
 ///
@@ -45,11 +49,8 @@ const WMEM_ALLOC: usize = 2;
 pub const HEADROOM_BYTES: u32 = 256;
 /// Flag: the packet continues in the next descriptor.
 pub const CONTINUED: u32 = 1;
-/// The words of the reason where this user may lock too little memory; the limit follows.
-const LIMITED: &str = "RLIMIT_MEMLOCK lets this user lock";
-/// The beginnings of the reasons where AF_XDP is refused before any interface is involved: the socket, and the map and
-/// the program of BPF.
-const REFUSED: [&str; 3] = ["socket(AF_XDP): ", "BPF_MAP_CREATE: ", "BPF_PROG_LOAD: "];
+/// The remedy for a kernel that does not poll devices within a socket's system calls.
+const BUSY_POLL_FIX: &str = "Linux 5.11 or later, built with CONFIG_NET_RX_BUSY_POLL";
 
 /// A packet, or a part of one, in a receive or transmit ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,20 +95,6 @@ pub struct Binding {
 pub struct XdpSocket {
     fd: OwnedFd,
 }
-
-/// One ring of a socket, mapped.
-#[derive(Debug)]
-pub struct RingMap {
-    base: NonNull<c_void>,
-    bytes: usize,
-    at: XdpRingOffset,
-}
-
-// SAFETY: a mapping is valid on every thread; the type reads one word of it, atomically, and only
-// gives out addresses of the rest.
-unsafe impl Send for RingMap {}
-// SAFETY: as above; no method changes the value.
-unsafe impl Sync for RingMap {}
 
 impl XdpSocket {
     /// Returns a socket that is not bound to an interface yet.
@@ -358,160 +345,8 @@ pub fn try_memory(bytes: usize) -> Result<()> {
     done
 }
 
-/// Returns true if `why`, the reason of an error or a text that contains it, says that this user may lock too little
-/// packet memory. Tests skip by it.
-#[doc(hidden)]
-#[must_use]
-pub fn is_limit_of_locked_memory(why: &str) -> bool {
-    why.contains(LIMITED)
-}
-
-/// Returns true if `why`, the reason of an `E-PERM` or `E-UNSUPPORTED` or a text that contains it, says that the kernel
-/// or a filter of system calls refuses AF_XDP to this process. Tests skip by it.
-#[doc(hidden)]
-#[must_use]
-pub fn is_refused(why: &str) -> bool {
-    REFUSED.iter().any(|call| why.contains(call))
-}
-
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl RingMap {
-    /// Returns the address of the producer's index.
-    #[must_use]
-    pub fn producer(&self) -> *mut u32 {
-        self.byte(self.at.producer).cast()
-    }
-
-    /// Returns the address of the consumer's index.
-    #[must_use]
-    pub fn consumer(&self) -> *mut u32 {
-        self.byte(self.at.consumer).cast()
-    }
-
-    /// Returns the address of the first descriptor: a [`Desc`] in receive and transmit rings, else
-    /// a `u64`.
-    #[must_use]
-    pub fn slots<T>(&self) -> *mut T {
-        self.byte(self.at.desc).cast()
-    }
-
-    /// Returns true if a system call must notify the kernel of entries in the ring; also if the
-    /// kernel does not report it.
-    #[must_use]
-    pub fn wants_wakeup(&self) -> bool {
-        let Some(flags) = self.flags() else { return true };
-        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
-    }
-
-    /// Sets or clears the kernel's request in its place, in tests of drivers that make it late.
-    #[doc(hidden)]
-    pub fn set_wakeup(&self, wanted: bool) {
-        if let Some(flags) = self.flags() {
-            flags.store(u32::from(wanted) * libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
-        }
-    }
-
-    fn flags(&self) -> Option<&AtomicU32> {
-        let flags: *mut u32 = self.byte(self.at.flags?).cast();
-        // SAFETY: the kernel gave the offset, which is aligned for a u32 and within the mapping
-        // that `self` keeps; both the kernel and this process access the word atomically.
-        Some(unsafe { AtomicU32::from_ptr(flags) })
-    }
-
-    fn byte(&self, at: u64) -> *mut u8 {
-        self.base.as_ptr().cast::<u8>().wrapping_add(at as usize)
-    }
-}
-
-impl Drop for RingMap {
-    fn drop(&mut self) {
-        // SAFETY: base and bytes are those of the mapping made in `map`, which is unmapped only
-        // here. Users of its addresses guarantee, in their own SAFETY comments, that they do not
-        // outlive it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
-    }
-}
-
-/// The remedy for a kernel that does not poll devices within a socket's system calls.
-const BUSY_POLL_FIX: &str = "Linux 5.11 or later, built with CONFIG_NET_RX_BUSY_POLL";
-
-fn refused(call: &str, errno: Errno) -> Error {
-    let what = "cannot open an AF_XDP socket";
-    match errno {
-        Errno::PERM | Errno::ACCESS => {
-            Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
-        }
-        Errno::AFNOSUPPORT | Errno::NOPROTOOPT => Error::os(Code::Unsupported, what, call, errno)
-            .fix("Linux 5.9 or later, built with CONFIG_XDP_SOCKETS"),
-        Errno::NOMEM => Error::os(Code::Memory, what, call, errno)
-            .fix("a smaller pool, or fewer descriptors: ring=256"),
-        _ => Error::os(Code::System, what, call, errno),
-    }
-}
-
-/// Checks that the pages of `region`, all of which must stay resident, fit this process's cgroup;
-/// beyond the limit, the kernel kills the process or another one of the cgroup.
-fn check_cgroup(region: &Region) -> Result<()> {
-    // Reserve for the program, its stacks and its heap.
-    const BESIDE_KIB: usize = 8 << 10;
-    let (kib, most) = (region.len() >> 10, mem::cgroup_bytes().map(|bytes| bytes >> 10));
-    // The cgroup's limit does not count huge pages.
-    match most.filter(|most| kib + BESIDE_KIB > *most && region.pages() == Pages::Base) {
-        None => Ok(()),
-        Some(most) => {
-            let why = format!(
-                "{kib} KiB of packet memory must be locked in memory, and this process's cgroup has {most} KiB \
-                 for all"
-            );
-            Err(Error::new(Code::Memory, "cannot register packet memory", why)
-                .fix("a smaller pool, or more in the cgroup's memory.max"))
-        }
-    }
-}
-
-/// Returns the error for memory that exceeds what this user may lock, a limit that applies unless
-/// the process has the privilege to lock any amount.
-///
-/// Source: net/xdp/xdp_umem.c, `xdp_umem_account_pages`.
-fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
-    let may = limit.current.map_or("without limit".into(), |most| format!("{} KiB", most >> 10));
-    let why = format!(
-        "{} KiB of packet memory must be locked in memory, and {LIMITED} {may}: XDP_UMEM_REG: ENOBUFS",
-        bytes >> 10
-    );
-    let error = Error::new(Code::Memory, "cannot register packet memory", why);
-    match limit.maximum {
-        // The user may raise the limit in a shell.
-        None => error.fix("a smaller pool, or: ulimit -l unlimited"),
-        Some(_) => error.fix(format!("a smaller pool, or: {}", Capabilities::XDP.command())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_limit_of_locked_memory_is_recognized_as_one() {
-        for maximum in [None, Some(64 << 10)] {
-            let e = beyond_limit(1 << 20, &Rlimit { current: Some(64 << 10), maximum });
-            let said = "1024 KiB of packet memory must be locked in memory, and RLIMIT_MEMLOCK lets this user lock 64 KiB";
-            assert!(e.why.starts_with(said) && is_limit_of_locked_memory(&e.why), "{e}");
-        }
-        let used_up = refused("XDP_UMEM_REG", Errno::NOMEM);
-        assert!(!is_limit_of_locked_memory(&used_up.why), "{used_up}");
-    }
-
-    #[test]
-    fn only_the_refusal_of_a_socket_itself_is_one_of_af_xdp() {
-        for errno in [Errno::PERM, Errno::AFNOSUPPORT] {
-            assert!(is_refused(&refused("socket(AF_XDP)", errno).why));
-            assert!(!is_refused(&refused("XDP_UMEM_REG", errno).why));
-        }
     }
 }
