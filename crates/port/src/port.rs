@@ -276,14 +276,18 @@ impl Port {
 
     /// Returns a handle with which any thread, or a signal handler, ends the current or next wait
     /// of this port: [`Port::wait`] and [`wait_any`] then return `Ok(false)`. The handle wakes each
-    /// part of a port that is [split](Port::split).
+    /// part of a port that is [split](Port::split). It does not make the port's
+    /// [descriptors](Port::descriptors) readable: a poller of the program's own has its own wakers.
     ///
     /// ```
-    /// # fn main() -> linerate_port::Result<()> {
-    /// let mut port = linerate_port::Port::open("gen:,rate=1pps")?; // or packet:eth0
+    /// # mod linerate { pub use linerate_port::*; pub use linerate_skb::Batch; }
+    /// use linerate::{Batch, Port};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let mut port = Port::open("gen:,rate=1pps")?; // or packet:eth0
     /// let waker = port.waker()?;
     /// std::thread::spawn(move || waker.wake()); // when the program is to end
-    /// let mut batch = linerate_skb::Batch::with_capacity(64);
+    /// let mut batch = Batch::with_capacity(64);
     /// while port.wait(None)? {
     ///     port.rx(&mut batch);
     ///     batch.clear();

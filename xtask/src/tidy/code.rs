@@ -46,6 +46,16 @@ const LOUD: [&str; 9] = [
 const ABOVE_DRIVERS: [&str; 4] = ["cli", "ctl", "datapath", "linerate"];
 const DRIVERS_WITHIN: [&str; 4] = ["gen", "null", "ring", "sink"];
 
+/// Folders of items that users reach by the crate `linerate`.
+const RE_EXPORTED: [&str; 6] = [
+    "crates/skb/src/",
+    "crates/port/src/",
+    "crates/datapath/src/",
+    "crates/ctl/src/affinity/",
+    "crates/ctl/src/doctor/",
+    "crates/ctl/src/placement/",
+];
+
 /// Returns the texts that this clone's `git config --add tidy.forbid <text>` forbids in the tree.
 pub fn of_this_machine(root: &Path) -> Result<Vec<String>> {
     let mut git = Command::new("git");
@@ -115,12 +125,35 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     if path.starts_with("crates/") && name.is_some_and(|name| ABOVE_DRIVERS.contains(&name)) {
         found.extend(drivers_named(tree, path, text));
     }
+    if RE_EXPORTED.iter().any(|folder| path.starts_with(folder)) {
+        found.extend(examples_of_parts(path, text));
+    }
     let is_library = name.is_some_and(|name| name != "cli") && !inside.is_empty();
     if is_library && !source::is_for_tests(tree, path) {
         found.extend(lines(path, source::shipped(text), &LOUD, |line| {
             let call = LOUD.iter().find(|call| calls(line, call))?;
             Some(format!("a library may not {}", call.trim_end_matches('(')))
         }));
+    }
+    found
+}
+
+/// Finds lines of examples that name a crate behind the facade: the program that copies the line depends on `linerate`.
+/// A hidden line may name it, as in `# use linerate_port as linerate;`.
+fn examples_of_parts(path: &str, text: &str) -> Vec<Finding> {
+    let (mut found, mut is_example) = (Vec::new(), false);
+    for (i, line) in text.lines().map(str::trim).enumerate() {
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let Some(doc) = doc.map(str::trim_start) else {
+            is_example = false;
+            continue;
+        };
+        if doc.starts_with("```") {
+            is_example = !is_example;
+        } else if is_example && !doc.starts_with("# ") && doc.contains("linerate_") {
+            let what = "an example names a crate that users do not depend on: write `linerate::`";
+            found.push(Finding::at(path, i + 1, what.to_owned()));
+        }
     }
     found
 }
@@ -250,6 +283,15 @@ mod tests {
         };
         assert_eq!(found("crates/ctl/src/a.rs"), [2, 3]);
         assert_eq!(found("crates/ctl/src/a/tests.rs"), [0_usize; 0]);
+    }
+
+    #[test]
+    fn an_example_that_names_a_crate_behind_the_facade_is_found() {
+        let text = "/// As [`linerate_skb::Skb`].\n///\n/// ```\n/// # use linerate_port as linerate;\n\
+                    /// use linerate::Port;\n/// use linerate_port::Port;\n/// ```\n/// See linerate_skb.\n\
+                    fn f() {}\n";
+        assert_eq!(found("crates/port/src/a.rs", text)[1..], [6]);
+        assert_eq!(found("crates/ring/src/lib.rs", text), [0_usize; 0]);
     }
 
     #[test]

@@ -25,7 +25,8 @@
 //! first, in a network namespace that is made for it; `machine` runs `ip` three times.
 //!
 //! ```
-//! use linerate_ctl::doctor::{self, Level};
+//! # use linerate_ctl as linerate;
+//! use linerate::doctor::{self, Level};
 //!
 //! for f in doctor::check("null:") {
 //!     assert_eq!(f.level, Level::Ok, "{f:?}");

@@ -96,9 +96,10 @@ impl EngineBuilder {
     /// worker.
     ///
     /// ```
-    /// use linerate_datapath::Engine;
+    /// # use linerate_datapath as linerate;
+    /// use linerate::Engine;
     ///
-    /// # fn main() -> linerate_datapath::Result<()> {
+    /// # fn main() -> linerate::Result<()> {
     /// let engine = Engine::builder()
     ///     .port("a", "null:").port("b", "null:").port("c", "null:").port("d", "null:")
     ///     .wire("a", "b").wire("c", "d")
@@ -125,11 +126,11 @@ impl EngineBuilder {
     /// With the other end of a ring, a program receives what a worker passes on, and sends through it, without a copy:
     ///
     /// ```
-    /// use linerate_datapath::Engine;
-    /// use linerate_skb::Batch;
+    /// # mod linerate { pub use linerate_datapath::*; pub use linerate_skb::Batch; }
+    /// use linerate::{Batch, Engine};
     /// # use std::time::Duration;
     ///
-    /// # fn main() -> linerate_datapath::Result<()> {
+    /// # fn main() -> linerate::Result<()> {
     /// let mut engine = Engine::builder()
     ///     .port("in", "gen:,count=1k")
     ///     .port("near", "ring:app").port("app", "ring:app")
@@ -170,10 +171,11 @@ impl EngineBuilder {
     /// Cost:   what the wrapper costs, and one dynamic call a batch.
     ///
     /// ```
-    /// use linerate_datapath::Engine;
-    /// use linerate_port::wrap::tee::{Limits, Tee};
+    /// # mod linerate { pub use linerate_datapath::*; pub use linerate_port::wrap; }
+    /// use linerate::Engine;
+    /// use linerate::wrap::tee::{Limits, Tee};
     ///
-    /// # fn main() -> linerate_datapath::Result<()> {
+    /// # fn main() -> linerate::Result<()> {
     /// let tee = Tee::new(Limits::default())?;
     /// let on_out = tee.clone();
     /// let engine = Engine::builder()

@@ -42,7 +42,8 @@ const FLOWS_MAX: usize = 1 << 20;
 /// waiting packets. An evicted flow that sends again begins with a full burst.
 ///
 /// ```
-/// use linerate_datapath::qdisc::{FlowTbf, Key};
+/// # use linerate_datapath as linerate;
+/// use linerate::qdisc::{FlowTbf, Key};
 ///
 /// // 10 Mbit/s a source, bursts of 64 KiB, up to 100,000 sources.
 /// let limit = FlowTbf::new(Key::SrcIp, 10_000_000, 65_536, 100_000);

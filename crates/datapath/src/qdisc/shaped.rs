@@ -23,11 +23,13 @@ const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 ///
 /// ```no_run
 /// use std::time::Instant;
-/// use linerate_datapath::qdisc::{FlowTbf, Key, Shaped};
-/// use linerate_port::{Port, wait_any};
-/// use linerate_skb::Batch;
+/// # mod linerate {
+/// #     pub use linerate_datapath::*; pub use linerate_port::{Port, wait_any}; pub use linerate_skb::Batch;
+/// # }
+/// use linerate::qdisc::{FlowTbf, Key, Shaped};
+/// use linerate::{Batch, Port, wait_any};
 ///
-/// # fn main() -> linerate_datapath::Result<()> {
+/// # fn main() -> linerate::Result<()> {
 /// let mut lan = Port::open("xdp:lan0")?;
 /// // 10 Mbit/s a source, bursts of 64 KiB, up to 100,000 sources.
 /// let limit = FlowTbf::new(Key::SrcIp, 10_000_000, 65_536, 100_000);

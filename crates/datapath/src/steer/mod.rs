@@ -59,9 +59,10 @@ const OUTPUTS_MAX: usize = 32;
 /// in the first. At the start the buckets are dealt out evenly.
 ///
 /// ```
-/// use linerate_datapath::{Engine, Steering};
+/// # use linerate_datapath as linerate;
+/// use linerate::{Engine, Steering};
 ///
-/// # fn main() -> linerate_datapath::Result<()> {
+/// # fn main() -> linerate::Result<()> {
 /// // Two devices of one queue each, and two workers that do the work between them, for both ways.
 /// let west = Steering::new("west", &["w1", "w2"])?;
 /// let east = Steering::new("east", &["e1", "e2"])?;

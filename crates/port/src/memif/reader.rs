@@ -72,8 +72,9 @@ use window::Window;
 /// Readable (poll, mio, tokio's `AsyncFd`) means: call me. One that was never armed is readable.
 ///
 /// ```no_run
+/// # use linerate_port as linerate;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use linerate_port::memif::Reader;
+/// use linerate::memif::Reader;
 ///
 /// let mut reader = Reader::connect("/run/fabric.sock")?;
 /// let (mut dns, mut head) = (0, [0; 64]);

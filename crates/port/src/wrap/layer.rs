@@ -29,9 +29,9 @@ use crate::stats::Counters;
 /// it changes keeps the contract of [`QueueOps`].
 ///
 /// ```
-/// use linerate_port::wrap::{Layer, Wrapped};
-/// use linerate_port::{Port, QueueOps};
-/// use linerate_skb::{Batch, Local, Moved};
+/// # mod linerate { pub use linerate_port::*; pub use linerate_skb::{Batch, Local, Moved}; }
+/// use linerate::wrap::{Layer, Wrapped};
+/// use linerate::{Batch, Local, Moved, Port, QueueOps};
 ///
 /// /// Counts calls that found nothing.
 /// struct Idle(u64);
@@ -50,7 +50,7 @@ use crate::stats::Counters;
 ///     }
 /// }
 ///
-/// # fn main() -> linerate_port::Result<()> {
+/// # fn main() -> linerate::Result<()> {
 /// let port = Port::open("null:")?.wrap(|ops, _| Ok(Box::new(Wrapped::around(ops, Idle(0)))))?;
 /// # Ok(())
 /// # }

@@ -85,9 +85,10 @@ impl Xdp {
     /// require CAP_NET_RAW only.
     ///
     /// ```no_run
-    /// use linerate_port::{Port, xdp::Xdp};
+    /// # use linerate_port as linerate;
+    /// use linerate::{Port, xdp::Xdp};
     ///
-    /// # fn main() -> linerate_port::Result<()> {
+    /// # fn main() -> linerate::Result<()> {
     /// # let descriptor: std::os::fd::OwnedFd = todo!();
     /// let xdp = Xdp::new().with_map("eth0", descriptor)?; // of aya: map.fd().as_fd().try_clone_to_owned()?
     /// let port = Port::open_driver(&xdp, "xdp:eth0")?;

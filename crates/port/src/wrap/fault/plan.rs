@@ -52,7 +52,8 @@ pub(super) struct Rule {
 /// A plan of faults for each direction of a queue. The same plan with the same calls gives the same faults.
 ///
 /// ```
-/// use linerate_port::wrap::fault::{Fault, Plan};
+/// # use linerate_port as linerate;
+/// use linerate::wrap::fault::{Fault, Plan};
 /// use std::time::Duration;
 ///
 /// let lossy = Plan::new(7).tx(Fault::Drop, 100).rx(Fault::Delay(Duration::from_millis(2)), 10);

@@ -126,9 +126,10 @@ impl Shared {
 /// A tee for any number of queues. A clone is a handle of the same tee.
 ///
 /// ```
-/// use linerate_port::{Port, wrap::tee::{Limits, Tee}};
+/// # use linerate_port as linerate;
+/// use linerate::{Port, wrap::tee::{Limits, Tee}};
 ///
-/// # fn main() -> linerate_port::Result<()> {
+/// # fn main() -> linerate::Result<()> {
 /// let tee = Tee::new(Limits::default())?;
 /// let port = Port::open("null:")?.wrap(|ops, i| tee.wrap(ops, &format!("null/{i}")))?;
 /// // Later, while it runs, on a thread that may wait for a disk:
