@@ -36,6 +36,7 @@ const LEFT_BEHIND: &str =
 
 /// A running engine. Dropping the handle stops the engine without waiting for queued packets.
 #[derive(Debug)]
+#[must_use = "dropping it stops the engine"]
 pub struct Running {
     threads: Vec<JoinHandle<()>>,
     slots: Vec<Arc<WorkerSlot>>,

@@ -79,7 +79,7 @@ fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     while queue.health() != Health::Up {
         // This thread runs both ends of a memif: call each in turn until the handshake is complete.
         if let Some(reader) = &mut reader {
-            reader.arm();
+            let _ = reader.arm();
         }
         queue.wait_for(Want::Frames, Some(Duration::from_millis(1))).expect("poll");
         assert!(Instant::now() < until, "{:?}", queue.health());

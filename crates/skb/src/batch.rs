@@ -286,6 +286,7 @@ impl<S> std::fmt::Debug for Batch<S> {
 
 /// An iterator that removes packets from the front of a batch.
 #[derive(Debug)]
+#[must_use = "packets that it does not return stay in the batch"]
 pub struct Drain<'a, S = Unique> {
     batch: &'a mut Batch<S>,
 }

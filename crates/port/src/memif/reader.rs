@@ -193,6 +193,7 @@ impl Reader {
     /// Shape:  frames that were dropped go back to the producer.
     /// Errors: a violation of the protocol by the producer ends the connection: false.
     /// Cost:   a syscall, and another one if it is to look a second time; a full fence a ring.
+    #[must_use = "false: receive now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self) -> bool {
         self.look();
         // A change that could not be followed has rung its bell already, and does not ring again.

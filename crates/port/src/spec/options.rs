@@ -118,6 +118,7 @@ impl Options {
     }
 
     /// Returns true if the text has the key.
+    #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.find(key).is_some()
     }

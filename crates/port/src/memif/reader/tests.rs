@@ -72,7 +72,7 @@ impl Producer {
         let mut producer = Producer { queues: port.into_queues(), pool, sent: 0, longest: 1500 };
         until("the connection", || {
             producer.queues.iter_mut().for_each(|queue| _ = queue.arm(crate::Want::Frames));
-            reader.arm();
+            let _ = reader.arm();
             let up = |queue: &Queue| queue.health() == Health::Up;
             reader.health() == Health::Up && producer.queues.iter().all(up)
         });
@@ -137,7 +137,7 @@ impl Puppet {
         ];
         let (mut machine, mut all) = (Client::new(&config), Some(all));
         until("the reader", || {
-            reader.arm();
+            let _ = reader.arm();
             let Some(message) = socket.recv(&mut Vec::new()).unwrap() else { return false };
             let mut step = machine.on(&message, &[]).unwrap();
             if let Step::Make(_) = step {
@@ -148,7 +148,7 @@ impl Puppet {
             false
         });
         until("its health", || {
-            reader.arm();
+            let _ = reader.arm();
             reader.health() == Health::Up
         });
         Puppet { _socket: socket, memory, ring: ClientRing::new(shared), bell }

@@ -29,6 +29,7 @@ const OUTBOUND: u32 = 0b10;
 /// with [`TeeWriter::wait`] between the calls, on a thread that may wait for a disk.
 ///
 /// Dropping it ends the capture; [`TeeWriter::finish`] tells of a failure too.
+#[must_use = "dropping it ends the capture"]
 pub struct TeeWriter<W: Write> {
     shared: Arc<Shared>,
     number: u32,
