@@ -53,6 +53,14 @@ pub trait Stage: Send {
     }
 }
 
+/// A stage that is chosen when the engine is built. Its type declares neither [`Stage::reads_exported`] nor
+/// [`Stage::runs_at_division`].
+impl Stage for Box<dyn Stage> {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        (**self).run(batch, turn);
+    }
+}
+
 /// The present turn, as a stage sees it: its time and ports, and calls that add packets.
 #[derive(Debug)]
 pub struct Turn<'a> {

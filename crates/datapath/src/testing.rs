@@ -342,6 +342,17 @@ mod tests {
         assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
     }
 
+    #[test]
+    fn a_stage_can_be_chosen_at_run_time() {
+        let dropped = |odd: bool| {
+            let make = move |_: &mut StageContext<'_>| -> Box<dyn Stage> {
+                if odd { Box::new(DropOdd) } else { Box::new(Xconnect) }
+            };
+            run_frames(make, &frames(10)).ledger().dropped(ODD)
+        };
+        assert_eq!((dropped(true), dropped(false)), (5, 0));
+    }
+
     /// A stage that drops odd packets; with `true`, it also reads packets in place that a peer may
     /// write.
     struct Declares<const IN_PLACE: bool>;
