@@ -228,6 +228,15 @@ impl Port {
         self.queues.first().map_or(0, Queue::waiting)
     }
 
+    /// Takes back the packets that the devices of all queues have sent; returns how many packets they still hold, as
+    /// [`Queue::reap`] does.
+    ///
+    /// Call it before the port is dropped to wait until everything has left. Sleep between the calls, and limit the
+    /// time: a slow device may hold packets for long.
+    pub fn reap(&mut self) -> usize {
+        self.queues.iter_mut().map(Queue::reap).sum()
+    }
+
     /// Makes the queues' descriptors readable when `want` occurs; returns false if it has already
     /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
     /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses: for [`Want::Room`] the

@@ -211,6 +211,44 @@ fn holding(pool: &Pool, health: Health) -> (Queue, Arc<OnceLock<Waker>>) {
     (queue, waker)
 }
 
+/// A queue whose device holds so many packets.
+struct Unsent(EventFd, usize);
+
+impl QueueOps for Unsent {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+
+    fn reap(&mut self, _: &mut Local) -> usize {
+        self.1
+    }
+}
+
+impl AsFd for Unsent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn unsent_packets_of_all_queues_are_counted() {
+    let mut port = port_of(&[]);
+    let queue = |held| {
+        let ops = Unsent(EventFd::new().unwrap(), held);
+        Queue::new(Box::new(ops), port.pool.local())
+    };
+    port.queues = [3, 0, 4].map(queue).into();
+    assert_eq!(port.reap(), 7);
+}
+
 #[test]
 fn a_wake_during_a_hold_ends_the_wait() {
     let pool = Pool::builder().frames(64).build().unwrap();
