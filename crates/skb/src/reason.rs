@@ -8,7 +8,7 @@ use linerate_wire::Malformed;
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
 /// that its sender wanted delivered.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DropReason {
     code: u8,
     name: &'static str,
@@ -131,6 +131,13 @@ impl fmt::Display for DropReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_are_keys_of_a_map() {
+        let reasons = [DropReason::TX_FULL, DropReason::app(0, "blocked"), DropReason::TX_FULL];
+        let different: std::collections::HashSet<DropReason> = reasons.into();
+        assert_eq!(different.len(), 2);
+    }
 
     #[test]
     fn every_reason_has_its_own_code_and_name() {

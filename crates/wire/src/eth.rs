@@ -151,7 +151,9 @@ impl EthEnds {
 }
 
 /// One IEEE 802.1Q tag.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct VlanTag {
     tpid: U16,
@@ -339,6 +341,14 @@ mod tests {
         frame.extend(tags.concat());
         frame.extend([0x08, 0x06, 0xaa]);
         frame
+    }
+
+    #[test]
+    fn tags_are_equal_if_all_their_fields_are() {
+        let tag = VlanTag::new(7, 3);
+        assert_eq!(tag, VlanTag::new(0x7007, 3));
+        assert_ne!(tag, VlanTag::new(7, 4));
+        assert_ne!(tag, tag.service());
     }
 
     #[test]
