@@ -90,6 +90,7 @@ pub enum Copies {
 
 /// Packets for which a device does an offload itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TxOffload {
     /// No packets: the device does none of this work.
     None,
@@ -104,6 +105,7 @@ pub enum TxOffload {
 
 /// Origin of the packets that a queue receives, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Origin {
     /// A device, a peer or a file: the packets count as received.
     #[default]

@@ -23,6 +23,7 @@ pub enum Health {
 /// A [`Health`] without its error. Several queues together have the least state of them: trouble comes
 /// first, and the end last, so that a port has ended only if all its queues have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum HealthKind {
     /// The device is gone or has failed for good.
     Failed,

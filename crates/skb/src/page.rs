@@ -42,6 +42,7 @@ impl Counter {
 
 /// The kind of a page's writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CoreKind {
     /// A [`Local`](crate::Local): a queue, worker or task.
     #[default]

@@ -31,6 +31,7 @@ pub use fix::{Fix, Proof, is_here};
 
 /// The extent of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Trial {
     /// Only trials that others do not notice.
     #[default]

@@ -11,6 +11,7 @@ const HOLD_PACKETS_MAX: usize = 1 << 16;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// A packet is lost: dropped as `injected`.
     Drop,
