@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::io::ErrorKind;
 
 use rustix::io::Errno;
 
@@ -72,9 +73,12 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+/// Wraps the error, under the nearest kind of its code: `E-NODEV` is [`ErrorKind::NotFound`], `E-PERM` is
+/// [`ErrorKind::PermissionDenied`], a code of [`Kind::Usage`] is [`ErrorKind::InvalidInput`]. A code without a kind is
+/// [`ErrorKind::Other`].
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> Self {
-        std::io::Error::other(e)
+        std::io::Error::new(e.code.io_kind(), e)
     }
 }
 
@@ -169,6 +173,23 @@ codes! {
     System = "E-SYSTEM", Runtime;
 }
 
+impl Code {
+    /// Returns the nearest kind of an `io::Error`; [`ErrorKind::Other`] for a code without one.
+    const fn io_kind(self) -> ErrorKind {
+        match self {
+            Code::NoDevice => ErrorKind::NotFound,
+            Code::Permission => ErrorKind::PermissionDenied,
+            Code::Unsupported => ErrorKind::Unsupported,
+            Code::Busy => ErrorKind::ResourceBusy,
+            Code::DeviceDown => ErrorKind::NetworkDown,
+            Code::Memory => ErrorKind::OutOfMemory,
+            Code::Capture => ErrorKind::InvalidData,
+            _ if matches!(self.kind(), Kind::Usage) => ErrorKind::InvalidInput,
+            _ => ErrorKind::Other,
+        }
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -205,6 +226,15 @@ mod tests {
         let other = Error::from(std::io::Error::other("disk full"));
         assert_eq!(other.to_string(), "a call of the program failed: disk full");
         assert_eq!(other.code, Code::System);
+    }
+
+    #[test]
+    fn an_error_in_io_has_the_kind_of_its_code() {
+        let kind = |code| std::io::Error::from(Error::new(code, "a call", "it failed")).kind();
+        assert_eq!(kind(Code::NoDevice), ErrorKind::NotFound);
+        assert_eq!(kind(Code::Permission), ErrorKind::PermissionDenied);
+        assert_eq!(kind(Code::PortSyntax), ErrorKind::InvalidInput);
+        assert_eq!(kind(Code::System), ErrorKind::Other);
     }
 
     #[test]
