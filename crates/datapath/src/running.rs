@@ -129,8 +129,8 @@ impl Running {
     }
 
     /// Waits until the engine has finished, or for `timeout`; returns true if the engine has
-    /// finished. A port that goes down but may recover does not end the wait: [`Running::watch`]
-    /// reports such a port.
+    /// finished. [`Duration::MAX`] waits without limit. A port that goes down but may recover does
+    /// not end the wait: [`Running::watch`] reports such a port.
     ///
     /// # Errors
     /// The error of a worker that ended early, or of a port that failed for good. The rest of the

@@ -120,7 +120,7 @@ impl Port {
     /// Opens the first of several texts that can be opened.
     ///
     /// # Errors
-    /// If none can: every attempt, each with its reason and remedy.
+    /// If none can: every attempt, each with its reason and remedy, and the code of the last one.
     pub fn first_of<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Port> {
         let (mut whys, mut fixes, mut code) = (Vec::new(), Vec::new(), Code::PortSyntax);
         for text in texts {

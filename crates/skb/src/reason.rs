@@ -70,7 +70,8 @@ impl DropReason {
     /// Returns reason `n`, below 64, of the program's own, under the name that ledgers and metrics
     /// print.
     ///
-    /// Evaluated as a constant, a number too large does not compile.
+    /// # Panics
+    /// If `n` is 64 or more. In a constant such a number does not compile.
     #[must_use]
     pub const fn app(n: u8, name: &'static str) -> DropReason {
         assert!(n < APP_MAX, "a program can name 64 drop reasons, 0 to 63");

@@ -31,6 +31,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::coop::consume_budget;
 
 /// A port whose waits are futures. A future may be dropped at any time: no packet and no event is lost.
+///
+/// To end a wait from elsewhere, drop its future, as `tokio::select!` does: a [`Waker`](linerate::Waker) does not end it.
 #[derive(Debug)]
 pub struct AsyncPort {
     /// A descriptor for each queue; the runtime reports only changes of its state.
