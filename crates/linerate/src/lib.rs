@@ -39,10 +39,10 @@ pub use linerate_port::r#gen::{Pacer, mean_frame_bytes};
 pub use linerate_port::moderation::{DeviceHold, HoldControl};
 pub use linerate_port::{
     Bell, Capabilities, Caps, Change, Code, Copies, Counters, DeviceOffload, Direction, Driver,
-    DriverCounts, DriverFlags, DriverHelp, Error, Goal, Health, HealthKind, Kind, Moderated,
-    Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan, Port,
-    Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result, Spec,
-    TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait,
+    DriverCounts, DriverFlags, DriverHelp, Error, Gathers, Goal, Health, HealthKind, Kind,
+    Moderated, Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace,
+    Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result,
+    Spec, TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait,
     wait_any, wrap, xdp,
 };
 pub use linerate_skb::{

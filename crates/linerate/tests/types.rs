@@ -1,0 +1,53 @@
+//! The types of the public API: each can be named by a program, and the handles can be moved and shared among threads.
+
+use std::time::Duration;
+
+use linerate::*;
+
+fn is_send<T: Send + 'static>() {}
+fn is_sync<T: Sync>() {}
+
+#[test]
+fn owners_move_between_threads() {
+    is_send::<Batch>();
+    is_send::<Engine>();
+    is_send::<Local>();
+    is_send::<Pacer>();
+    is_send::<PendingOrder>();
+    is_send::<Port>();
+    is_send::<Queue>();
+    is_send::<Skb>();
+    is_send::<Stopped>();
+    is_send::<Tally>();
+    is_send::<Watch>();
+    is_send::<Worker>();
+    is_send::<memif::Reader>();
+    is_send::<qdisc::Shaped<qdisc::FqCodel>>();
+    is_send::<wrap::tee::TeeWriter<Vec<u8>>>();
+}
+
+#[test]
+fn handles_are_shared_among_threads() {
+    fn is_shared<T: Clone + Send + Sync + 'static>() {}
+    is_shared::<Control>();
+    is_shared::<Error>();
+    is_shared::<Ledger>();
+    is_shared::<Pool>();
+    is_shared::<Registry>();
+    is_shared::<Skb<Shared>>();
+    is_shared::<Stats>();
+    is_shared::<Steering>();
+    is_shared::<Waker>();
+    is_shared::<wrap::tee::Tee>();
+    is_send::<Running>();
+    is_sync::<Running>();
+    is_send::<memif::Held>();
+    is_sync::<memif::Held>();
+}
+
+#[test]
+fn a_driver_outside_can_name_what_it_declares() {
+    let rx_gathers = Gathers { time: Duration::from_micros(50), ..Gathers::NOTHING };
+    let caps = Caps { rx_gathers, ..Caps::default() };
+    assert_eq!(caps.rx_gathers.bytes, 0);
+}
