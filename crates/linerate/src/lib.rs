@@ -25,6 +25,9 @@
 //!
 //! The library prints nothing, opens nothing without a request and installs no signal handler; ARCHITECTURE.md
 //! names its global state. This crate has no code: it re-exports the others.
+//!
+//! `docs/…`, ARCHITECTURE.md and SPECIFICATION.md are files of the repository. *Post 000* to *post 004* are five posts to
+//! Linux' network lists: the sections S0 to S4 of SPECIFICATION.md.
 #![forbid(unsafe_code)]
 
 pub use linerate_ctl::{affinity, doctor, placement};
