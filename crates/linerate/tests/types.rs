@@ -46,6 +46,15 @@ fn handles_are_shared_among_threads() {
 }
 
 #[test]
+fn values_print_and_compare_as_their_kind_does() {
+    fn is_debug<T: std::fmt::Debug>() {}
+    fn is_eq<T: Eq>() {}
+    is_debug::<wrap::fault::Faulty>();
+    is_debug::<wrap::toll::Tolled>();
+    is_eq::<Pool>();
+}
+
+#[test]
 fn a_driver_outside_can_name_what_it_declares() {
     let rx_gathers = Gathers { time: Duration::from_micros(50), ..Gathers::NOTHING };
     let caps = Caps { rx_gathers, ..Caps::default() };

@@ -269,6 +269,8 @@ impl PartialEq for Pool {
     }
 }
 
+impl Eq for Pool {}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.umem.leave();

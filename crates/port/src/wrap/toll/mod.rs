@@ -107,6 +107,7 @@ impl Tolled {
 }
 
 /// The layer that spends the CPU time of a queue's register accesses.
+#[derive(Debug)]
 pub struct Booth {
     bus: Bus,
     taken: Registers,
@@ -174,6 +175,7 @@ impl Layer for Booth {
 }
 
 /// The modelled bus, with its load.
+#[derive(Debug)]
 struct Bus {
     toll: Toll,
     /// Bytes that crossed the bus since the start of the period.
