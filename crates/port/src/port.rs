@@ -38,7 +38,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it.
+    /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it. [`Registry`] lists the drivers.
     ///
     /// What one port receives and another sends is copied where the two have pools of their own: for a
     /// forwarder, open the second by [`Port::open_with`] and the first one's [`pool`](Port::pool).

@@ -6,7 +6,8 @@ use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
 use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, verbs, xdp};
 
-/// The drivers of this crate, in the order of the command's help; no other list has all of them.
+/// The drivers of this crate, in the order of the command's help; of other lists only the docs of [`Registry`] have all of
+/// them.
 static DRIVERS: [&dyn Driver; 10] = [
     &xdp::XDP,
     &packet::Packet,
@@ -20,7 +21,23 @@ static DRIVERS: [&dyn Driver; 10] = [
     &null::Null,
 ];
 
-/// The drivers that port texts can name.
+/// The drivers that port texts can name. The default registry has those of this crate:
+///
+/// | text | port |
+/// |---|---|
+/// | `xdp:eth0,udp=7777` | the packets of a network interface that match a filter, by AF_XDP; `xdp:eth0,all` takes all packets |
+/// | `packet:eth0` | a network interface, shared with the kernel, by AF_PACKET |
+/// | `tap:t0` | a TAP device: the other side is the host |
+/// | `pcap:FILE`, `pcap:FILE,write` | a capture file, read or written |
+/// | `memif:PATH` | memory that is shared with another process: linerate, VPP, DPDK |
+/// | `verbs:DEVICE,connect=ADDRESS` | another host, by an RDMA device |
+/// | `ring:NAME` | in an engine: one of two ends in this process; in a program see [`Port::pair`](crate::Port::pair) |
+/// | `gen:rate=1Mpps,size=60,count=10k` | a source of numbered packets, which are no IP packets without `to=ADDRESS:PORT,dev=eth0` |
+/// | `sink:`, `sink:blind` | frees all packets; without `blind` verifies those of `gen` |
+/// | `null:` | frees all packets, and returns packets with unwritten bytes: shows the cost of the path itself |
+///
+/// A name before the text names the port: `west=xdp:eth0`. docs/which-port.md says when to use which, and docs/ports has
+/// all options. [`Registry::add`] adds a driver of the program's own.
 #[derive(Clone)]
 pub struct Registry(Vec<&'static dyn Driver>);
 

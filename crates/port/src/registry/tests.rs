@@ -51,6 +51,16 @@ fn is_refused(text: &str) -> linerate_skb::Error {
 }
 
 #[test]
+fn docs_list_the_drivers_in_their_order() {
+    let docs =
+        include_str!("../registry.rs").lines().filter_map(|line| line.strip_prefix("/// | `"));
+    let listed: Vec<&str> = docs.filter_map(|text| text.split(':').next()).collect();
+    let drivers = Registry::default();
+    let drivers: Vec<&str> = drivers.drivers().iter().map(|driver| driver.name()).collect();
+    assert_eq!(listed, drivers);
+}
+
+#[test]
 fn a_mistyped_port_text_is_refused_by_every_driver() {
     for driver in Registry::default().drivers() {
         let flags = driver.flags();
