@@ -31,6 +31,10 @@ pub(super) trait Buffers {
     /// Records that the `i`-th buffer was filled: `desc` is that of [`Buffers::buffer`] with the new length and
     /// flags, and `packet` the length of the packet that ends in the buffer, 0 if it continues.
     fn fill(&self, i: u16, desc: Desc, packet: u32);
+
+    /// Removes the flag of a chain from `n` descriptors, from the `i`-th on, if the peer posts them again: see
+    /// [`Shared::unchain`](super::ring::Shared::unchain).
+    fn unchain(&self, _i: u16, _n: u16) {}
 }
 
 /// Scratch memory for copies, and their counters.
@@ -166,6 +170,7 @@ impl Copies {
             };
             mem.count_received(1);
             skb.discard(reason);
+            ring.unchain(at, n - 1);
             return Ok(n);
         }
         let Some(skb) = mem.alloc_copy(&self.scratch) else {
@@ -175,6 +180,7 @@ impl Copies {
         self.bytes += self.scratch.len() as u64;
         // `push` cannot fail: `out` has room for `budget` packets.
         let _ = out.push(skb);
+        ring.unchain(at, n - 1);
         Ok(n)
     }
 

@@ -200,6 +200,14 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
     }
 
+    /// Removes the flag of a chain from a slot's descriptor, before the slot is given back. Some clients (DPDK's
+    /// driver) set the flag and never clear it, so that the next packet in the slot would have it.
+    #[cold]
+    pub fn unchain(&self, slot: u16) {
+        let desc = self.desc(slot);
+        self.set_filled(slot, Desc { flags: desc.flags & !NEXT, ..desc });
+    }
+
     /// Sets whether the peer should ring the doorbell. After setting `true` the caller checks the
     /// ring once more, because the peer may have published packets just before without ringing.
     pub fn want_bell(&self, wanted: bool) {

@@ -152,4 +152,8 @@ impl Buffers for MappedRing {
     fn fill(&self, i: u16, desc: Desc, _: u32) {
         self.ring.shared.set_filled(self.ring.at(self.worked + i), desc);
     }
+
+    fn unchain(&self, i: u16, n: u16) {
+        (i..i + n).for_each(|i| self.ring.shared.unchain(self.ring.at(self.worked + i)));
+    }
 }

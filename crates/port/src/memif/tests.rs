@@ -3,6 +3,7 @@
 mod cgroup;
 mod clients;
 mod crowd;
+mod foreign;
 mod fuse;
 mod holes;
 mod hostile;

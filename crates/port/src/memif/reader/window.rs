@@ -219,6 +219,9 @@ impl Window {
                 }
                 Holder::Lent | Holder::Held(_) => break,
             }
+            for part in 1..oldest.slots {
+                state.ring.shared.unchain(state.ring.at(slots + part - 1));
+            }
             slots += oldest.slots;
             state.out.pop_front();
             state.first += 1;
