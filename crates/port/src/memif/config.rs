@@ -196,12 +196,13 @@ fn secret_of(spec: &Spec) -> Result<Secret> {
             Err(spec.error("secret and secret-file are both given").fix("one of them"))
         }
         (None, Some(path)) => {
-            let text = start_of(&path).map_err(|e| {
+            let bytes = start_of(&path).map_err(|e| {
                 let what = format!("cannot read the secret in {path}");
                 Error::new(Code::File, what, e.to_string())
                     .fix(format!("name a file that this user may read: ls -l {path}"))
             })?;
-            let kept = secret(text.trim_end_matches(['\n', '\r']));
+            let text = String::from_utf8(bytes).map_err(|_| format!("{} of UTF-8", length()));
+            let kept = text.and_then(|text| secret(text.trim_end_matches(['\n', '\r'])));
             kept.map_err(|why| spec.error(format!("the secret in {path} must have {why}")))
         }
         (said, None) => Ok(said.unwrap_or_default()),
@@ -209,18 +210,23 @@ fn secret_of(spec: &Spec) -> Result<Secret> {
 }
 
 /// Reads no more of a file than a secret with its line end: a longer file does not contain a secret.
-fn start_of(path: &str) -> std::io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(64).read_to_string(&mut text)?;
-    Ok(text)
+fn start_of(path: &str) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn secret(text: &str) -> std::result::Result<Secret, String> {
     match text.len() {
         // One byte less than the field, because a zero ends the secret.
+        1..SECRET_BYTES if text.contains('\0') => Err("no zero byte, which ends a secret".into()),
         1..SECRET_BYTES => Ok(Secret(text.to_owned())),
-        _ => Err(format!("1 to {} bytes", SECRET_BYTES - 1)),
+        _ => Err(length()),
     }
+}
+
+fn length() -> String {
+    format!("1 to {} bytes", SECRET_BYTES - 1)
 }
 
 fn peer(text: &str) -> std::result::Result<Peer, &'static str> {
@@ -332,6 +338,23 @@ mod tests {
             let e = config(text).unwrap_err();
             assert!(!e.to_string().contains("s3cret") && e.to_string().contains("secret="), "{e}");
         }
+    }
+
+    #[test]
+    fn secret_file_with_a_zero_byte_or_without_text_is_refused() {
+        let file = std::env::temp_dir().join(format!("linerate-secrets-{}", std::process::id()));
+        for (bytes, why) in [
+            (&[0; 8][..], "no zero byte, which ends a secret"),
+            (b"\0s", "no zero byte, which ends a secret"),
+            (b"s\0\n", "no zero byte, which ends a secret"),
+            (b"s\xff", "1 to 23 bytes of UTF-8"),
+        ] {
+            std::fs::write(&file, bytes).unwrap();
+            let e = config(&format!("memif:x,role=server,secret-file={}", file.display()));
+            let e = e.unwrap_err();
+            assert!(e.code == Code::PortSyntax && e.why.ends_with(why), "{bytes:?}: {e}");
+        }
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

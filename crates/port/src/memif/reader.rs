@@ -134,7 +134,8 @@ impl Reader {
     }
 
     /// Listens with the options of a port text:
-    /// `memif:PATH[,id=0][,secret=TEXT][,rings=64][,peer=UID|any][,memory=MIB][,trust=no]`.
+    /// `memif:PATH[,id=0][,secret=TEXT][,rings=64][,peer=UID|any][,memory=MIB][,trust=no]`
+    /// `[,secret-file=FILE]`.
     ///
     /// `role=server` may be said; `size` and `buffer` are the producer's to choose.
     ///

@@ -11,7 +11,7 @@ use super::super::message::{Message, RingPlace, SECRET_BYTES, VERSION};
 use super::super::ring::{self, DESC_BYTES, POWER_MAX, REGION_BYTES_MAX, ServerRing, Shared};
 use super::super::rings::{Rings, RxRing, TxRing};
 use super::super::server::{MappedRing, Regions};
-use super::{Ending, padded};
+use super::Ending;
 
 /// Most regions of a client: the limit of DPDK's driver.
 const REGIONS_MAX: usize = 256;
@@ -195,18 +195,24 @@ fn admit(
     mode: u8,
     secret: [u8; SECRET_BYTES],
 ) -> Result<(), Ending> {
-    let wanted = padded(&config.secret);
+    let wanted = config.secret.0.as_bytes();
     match () {
         () if version != VERSION => Err(Ending::Refused("incompatible version")),
         () if id != config.id => Err(Ending::Refused("id not found")),
         () if mode != 0 => Err(Ending::Refused("only Ethernet mode")),
         // The comparison need not take constant time: a process that can connect can try any number
         // of secrets.
-        () if wanted != [0; SECRET_BYTES] && secret != wanted => {
+        () if !wanted.is_empty() && text_of(&secret) != wanted => {
             Err(Ending::Refused("incorrect secret"))
         }
         () => Ok(()),
     }
+}
+
+/// Returns the bytes of a secret, which a zero ends. VPP's client leaves bytes of earlier messages after the zero.
+fn text_of(secret: &[u8; SECRET_BYTES]) -> &[u8] {
+    let end = secret.iter().position(|byte| *byte == 0).unwrap_or(SECRET_BYTES);
+    &secret[..end]
 }
 
 fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<MappedRing, Ending> {

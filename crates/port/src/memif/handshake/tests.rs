@@ -148,6 +148,20 @@ fn server_refuses_wrong_id_or_secret_with_a_reason() {
     assert!(meet("memif:x,secret=s", "memif:x,role=server").is_ok(), "who asks for none");
 }
 
+#[test]
+fn zero_ends_a_secret_whatever_follows_it() {
+    let text = "memif:x,role=server,secret=abc";
+    let admitted = |secret: &[u8]| {
+        let mut bytes = [0; 24];
+        bytes[..secret.len()].copy_from_slice(secret);
+        let init = Message::Init { version: VERSION, id: 0, mode: 0, secret: bytes };
+        reply(&mut Server::new(&config(text)), text, init, vec![]).is_ok()
+    };
+    assert!(admitted(b"abc") && admitted(b"abc\0memif0/0") && admitted(b"abc\0\0\0x"));
+    let others: [&[u8]; 6] = [b"", b"ab", b"ab\0c", b"abcd", b"\0abc", &[b'a'; 24]];
+    assert!(others.into_iter().all(|secret| !admitted(secret)));
+}
+
 const SERVER: &str = "memif:x,role=server,rings=2";
 
 /// Returns a server that has admitted a client with a region of 4096 bytes.
