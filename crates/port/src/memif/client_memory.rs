@@ -139,6 +139,7 @@ impl ClientMemory {
                     region: 0,
                     offset: offset as u32,
                     power: limits.power,
+                    private_bytes: 0,
                 };
                 add(Message::AddRing(place), bell.as_fd())?;
                 let rings = if from_client { &mut made.from_client } else { &mut made.to_client };

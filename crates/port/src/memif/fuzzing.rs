@@ -111,7 +111,7 @@ fn assert_kept(message: &Message, said: &[u8; BYTES]) {
         Message::Hello { .. } => &[(0, 2), (34, 45)],
         Message::Init { .. } => &[(0, 33)],
         Message::AddRegion { .. } => &[(0, 12)],
-        Message::AddRing(_) => &[(0, 13)],
+        Message::AddRing(_) => &[(0, 15)],
         Message::Ack | Message::Connect | Message::Connected | Message::Disconnect(_) => &[(0, 2)],
     };
     for &(from, to) in fields {

@@ -82,7 +82,7 @@ pub enum Message {
 }
 
 /// A ring's place in the shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingPlace {
     /// True if the client sends through the ring.
     pub from_client: bool,
@@ -94,6 +94,8 @@ pub struct RingPlace {
     pub offset: u32,
     /// The ring's length in descriptors, as a power of two.
     pub power: u8,
+    /// Bytes of a private header before each packet; no known client has any.
+    pub private_bytes: u16,
 }
 
 impl Message {
@@ -139,6 +141,7 @@ impl Message {
                 out.put(&ring.region.to_ne_bytes());
                 out.put(&ring.offset.to_ne_bytes());
                 out.put(&[ring.power]);
+                out.put(&ring.private_bytes.to_ne_bytes());
             }
             Message::Connect => {
                 out.put(&CONNECT.to_ne_bytes());
@@ -189,6 +192,7 @@ impl Message {
                 region: all.u16(),
                 offset: all.u32(),
                 power: all.u8(),
+                private_bytes: all.u16(),
             }),
             CONNECT => Message::Connect,
             CONNECTED => Message::Connected,
@@ -291,9 +295,16 @@ mod tests {
                 |(version, id, mode, secret)| Message::Init { version, id, mode, secret }
             ),
             (n(), any::<u64>()).prop_map(|(index, bytes)| Message::AddRegion { index, bytes }),
-            (any::<bool>(), n(), n(), any::<u32>(), any::<u8>()).prop_map(
-                |(from_client, index, region, offset, power)| {
-                    Message::AddRing(RingPlace { from_client, index, region, offset, power })
+            (any::<bool>(), n(), n(), any::<u32>(), any::<u8>(), n()).prop_map(
+                |(from_client, index, region, offset, power, private_bytes)| {
+                    Message::AddRing(RingPlace {
+                        from_client,
+                        index,
+                        region,
+                        offset,
+                        power,
+                        private_bytes,
+                    })
                 }
             ),
             Just(Message::Connect),
@@ -331,11 +342,17 @@ mod tests {
             (&bytes[..5], &bytes[34..45]),
             (&[2, 0, b'm', b'e', 0][..], &[0, 2, 0, 2, 1, 0, 2, 0, 3, 0, 14][..])
         );
-        let ring =
-            RingPlace { from_client: true, index: 2, region: 3, offset: 0x0405_0607, power: 10 };
+        let ring = RingPlace {
+            from_client: true,
+            index: 2,
+            region: 3,
+            offset: 0x0405_0607,
+            power: 10,
+            private_bytes: 0x0b,
+        };
         assert_eq!(
-            Message::AddRing(ring).encode("")[..13],
-            [5, 0, 1, 0, 2, 0, 3, 0, 7, 6, 5, 4, 10]
+            Message::AddRing(ring).encode("")[..16],
+            [5, 0, 1, 0, 2, 0, 3, 0, 7, 6, 5, 4, 10, 11, 0, 0]
         );
         let init = Message::Init { version: VERSION, id: 9, mode: 0, secret: [7; SECRET_BYTES] };
         let bytes = init.encode("me");

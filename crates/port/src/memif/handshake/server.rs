@@ -152,6 +152,10 @@ impl Server {
         if !region.has(place.offset as usize, ring::bytes(place.power)) {
             return Err(Ending::Refused("a ring outside its region"));
         }
+        if place.private_bytes != 0 {
+            // As VPP does: nothing here would tell such a header from the packet behind it.
+            return Err(Ending::Refused("a ring with private headers"));
+        }
         let rings = match place.from_client {
             true => &mut self.from_client,
             false => &mut self.to_client,

@@ -81,7 +81,7 @@ fn memory(bytes: u64) -> OwnedFd {
 }
 
 fn place(index: u16, from_client: bool) -> RingPlace {
-    RingPlace { from_client, index, region: 0, offset: 0, power: 4 }
+    RingPlace { from_client, index, power: 4, ..RingPlace::default() }
 }
 
 /// Returns the reaction of a server with the options `text` to `message` with `fds`.
@@ -212,6 +212,7 @@ fn what_a_client_may_not_say_ends_the_connection() {
         ring(RingPlace { power: 15, ..good }),
         ring(RingPlace { power: 255, ..good }),
         ring(RingPlace { power: 8, ..good }),
+        ring(RingPlace { private_bytes: 4, ..good }),
         ring(RingPlace { offset: 8, ..good }),
         ring(RingPlace { offset: 4096, ..good }),
         ring(RingPlace { offset: 0xffff_fff0, ..good }),

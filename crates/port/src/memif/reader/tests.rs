@@ -130,7 +130,7 @@ impl Puppet {
         let shared = Shared::new(&memory, 0, power).unwrap();
         shared.initialise();
         let bell = EventFd::new().unwrap();
-        let place = RingPlace { from_client: true, index: 0, region: 0, offset: 0, power };
+        let place = RingPlace { from_client: true, power, ..RingPlace::default() };
         let all = vec![
             (Message::AddRegion { index: 0, bytes: MEMORY_BYTES as u64 }, file),
             (Message::AddRing(place), bell.as_fd().try_clone_to_owned().unwrap()),

@@ -193,7 +193,7 @@ pub fn connect_with(channel: &Channel, file: &OwnedFd, bytes: u64) -> Option<()>
     for (at, from_client) in [(0, true), (1 << 15, false)] {
         rustix::io::pwrite(file, &COOKIE.to_ne_bytes(), at).unwrap();
         let offset = at as u32;
-        let place = RingPlace { from_client, index: 0, region: 0, offset, power: POWER };
+        let place = RingPlace { from_client, offset, power: POWER, ..RingPlace::default() };
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         tell(Message::AddRing(place), Some(bell))?;
     }

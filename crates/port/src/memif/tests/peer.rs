@@ -130,7 +130,7 @@ pub fn init() -> Message {
 
 pub fn place(index: u16, from_client: bool) -> RingPlace {
     let offset = if from_client { 0 } else { STRIDE as u32 };
-    RingPlace { from_client, index, region: 0, offset, power: POWER }
+    RingPlace { from_client, index, offset, power: POWER, ..RingPlace::default() }
 }
 
 impl Client {
