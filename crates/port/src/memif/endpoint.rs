@@ -88,10 +88,10 @@ impl Endpoint {
     }
 
     /// Takes the rings of the present connection. If the connection has no `wanted` ring, the port
-    /// is down with the reason `why`. If another thread has locked the state, the endpoint stays
-    /// stale and gets no rings.
+    /// is down with the reason `why` and the remedy `fix`. If another thread has locked the state,
+    /// the endpoint stays stale and gets no rings.
     #[cold]
-    pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str) -> Vec<Rings> {
+    pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str, fix: &str) -> Vec<Rings> {
         let present = self.link.generation();
         let failed = self.failed.get().filter(|(generation, _)| *generation == present);
         let taken = match failed {
@@ -106,7 +106,7 @@ impl Endpoint {
         let Some((generation, mut health, rings)) = taken else { return Vec::new() };
         if health == Health::Up && !rings.iter().any(wanted) {
             let what = format!("memif {}", self.link.config.path.display());
-            health = Health::Down(Error::new(Code::DeviceDown, what, why));
+            health = Health::Down(Error::new(Code::DeviceDown, what, why).fix(fix));
         }
         self.changed |= self.health != health;
         self.health = health;

@@ -305,6 +305,9 @@ fn cannot_connect(config: &Config, e: &io::Error) -> Error {
                  user"
             )
         }
+        Some(Errno::NAMETOOLONG) => {
+            "name a path of at most 108 bytes, as one relative to the working directory".to_owned()
+        }
         Some(Errno::PROTOTYPE) => {
             "the path is a socket of another kind: name the socket of a memif server".to_owned()
         }
@@ -365,6 +368,7 @@ mod tests {
         for (errno, fix) in [
             (Errno::ACCESS, "the socket file and its directories must admit this user"),
             (Errno::PROTOTYPE, "the path is a socket of another kind"),
+            (Errno::NAMETOOLONG, "name a path of at most 108 bytes"),
             (Errno::MFILE, "remove the cause"),
         ] {
             let e = error(errno);

@@ -92,7 +92,8 @@ impl MemifQueue {
     #[cold]
     fn change(&mut self) {
         self.detach();
-        let mut rings = self.end.attach(|_| true, "the peer has fewer rings");
+        let why = "the peer has fewer rings";
+        let mut rings = self.end.attach(|_| true, why, "set rings= to one number at both ends");
         if let Some(rings) = rings.pop() {
             self.begin(rings);
         }

@@ -279,8 +279,9 @@ impl Reader {
     #[cold]
     fn change(&mut self) {
         self.detach();
-        let rings =
-            self.end.attach(|rings| rings.rx.is_some(), "the client has no ring to send by");
+        let why = "the client has no ring to send by";
+        let fix = "give the client a queue to send by, which is a ring from it";
+        let rings = self.end.attach(|rings| rings.rx.is_some(), why, fix);
         let has_rx = rings.iter().any(|rings| rings.rx.is_some());
         for Rings { tx, rx } in rings {
             // A reader does not send. A window keeps the client's memory mapped; without one it is

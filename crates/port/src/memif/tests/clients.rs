@@ -350,3 +350,17 @@ fn the_end_of_a_connection_of_two_queues_is_counted_once() {
     let resets: u64 = far.queues.iter_mut().map(|queue| queue.counters().driver.resets).sum();
     assert_eq!(resets, 1);
 }
+
+#[test]
+fn queue_for_which_the_peer_has_no_rings_is_down_with_a_remedy() {
+    let (name, pool) = (name(), exported());
+    let mut far = open(&format!("memif:{name},role=server,rings=2"), &pool);
+    let mut near = open(&format!("memif:{name},size=64"), &pool);
+    let mut mem = pool.local();
+    until_up(true, &mut near, &mut mem);
+    until_up(true, &mut far, &mut mem);
+    far.queues[1].rx(&mut mem, &mut Batch::with_capacity(1), 0);
+    let Health::Down(e) = far.queues[1].health() else { panic!("it has rings") };
+    assert_eq!(e.why, "the peer has fewer rings");
+    assert!(e.fix.starts_with("set rings= "), "{e}");
+}

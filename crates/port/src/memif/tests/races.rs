@@ -344,7 +344,7 @@ fn endpoint_wakes_by_itself_while_its_doorbell_is_not_watched() {
     let bell = EventFd::new().unwrap();
     let attach = |end: &mut Endpoint| {
         while end.is_stale() {
-            end.attach(|_| true, "no rings");
+            end.attach(|_| true, "no rings", "none");
         }
         end.set_belled(true, None);
     };
