@@ -153,5 +153,9 @@ fn mode(config: &Config) -> String {
         (Role::Client, Sharing::Read) => "client, zero copy out",
         (Role::Client, Sharing::Nothing) => "client, by copies",
     };
-    format!("memif {what}, rings of {}", config.size)
+    match config.role {
+        Role::Client => format!("memif {what}, rings of {}", config.size),
+        // The client chooses the length of the rings.
+        Role::Server => format!("memif {what}"),
+    }
 }

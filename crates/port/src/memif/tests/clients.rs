@@ -352,6 +352,15 @@ fn the_end_of_a_connection_of_two_queues_is_counted_once() {
 }
 
 #[test]
+fn only_the_client_which_chooses_the_length_of_the_rings_states_it() {
+    let (name, pool) = (name(), exported());
+    let far = open(&format!("memif:{name},role=server"), &pool);
+    let near = open(&format!("memif:{name},size=64"), &pool);
+    assert_eq!(far.obtained.mode, "memif server, by copies");
+    assert_eq!(near.obtained.mode, "memif client, zero copy, rings of 64");
+}
+
+#[test]
 fn queue_for_which_the_peer_has_no_rings_is_down_with_a_remedy() {
     let (name, pool) = (name(), exported());
     let mut far = open(&format!("memif:{name},role=server,rings=2"), &pool);
