@@ -149,7 +149,8 @@ impl Config {
             trust,
             memory: 0,
         };
-        config.memory = match spec.value("memory", memory)? {
+        let limit = spec.value("memory", memory)?;
+        config.memory = match limit {
             Some(mib) => mib << 20,
             None if trust => u64::MAX,
             None => {
@@ -165,6 +166,11 @@ impl Config {
             return Err(spec
                 .error("only the client sets zerocopy, since the memory is the client's")
                 .fix("set it at the client, or leave it out"));
+        }
+        if role == Role::Client && limit.is_some() {
+            return Err(spec
+                .error("only the server sets memory, since it maps the client's memory")
+                .fix("set it at the server, or leave it out"));
         }
         Ok(config)
     }
@@ -387,6 +393,7 @@ mod tests {
             ("memif:x,secret=", "1 to 23"),
             ("memif:x,secret=123456789012345678901234", "1 to 23"),
             ("memif:x,role=server,zerocopy=yes", "only the client sets zerocopy"),
+            ("memif:x,memory=64", "only the server sets memory"),
             ("memif:x,peer=root", "number of a user"),
             ("memif:x,memory=0", "1..=1048576 of MiB"),
             ("memif:x,secret=s,secret-file=/dev/null", "are both given"),
