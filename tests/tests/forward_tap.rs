@@ -16,6 +16,14 @@ fn join_by_taps(hosts: &Hosts) -> Forward {
     forward
 }
 
+fn join_by_plain_taps(hosts: &Hosts) -> Forward {
+    let forward = Forward::start(&hosts.middle, &["tap:tw,vnet=off", "tap:te,vnet=off"]);
+    hosts.bridge("tw", "w0");
+    hosts.bridge("te", "e0");
+    hosts.wait_until_joined();
+    forward
+}
+
 fn join_by_packet_and_tap(hosts: &Hosts) -> Forward {
     let forward = Forward::start(&hosts.middle, &["packet:w0", "tap:te"]);
     hosts.wait_for_packet_port("w0");
@@ -41,6 +49,11 @@ fn ping_and_iperf_pass_from_tap_to_tap() {
 }
 
 #[test]
+fn ping_and_iperf_pass_from_tap_to_tap_without_offload_headers() {
+    ping_and_iperf(join_by_plain_taps);
+}
+
+#[test]
 fn ping_and_iperf_pass_from_packet_to_tap() {
     ping_and_iperf(join_by_packet_and_tap);
 }
@@ -57,6 +70,19 @@ fn file(join: fn(&Hosts) -> Forward) {
 #[test]
 fn a_hundred_megabytes_pass_from_tap_to_tap() {
     file(join_by_taps);
+}
+
+#[test]
+fn a_hundred_megabytes_pass_without_offload_headers_in_packets_of_the_mtu() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = join_by_plain_taps(&hosts);
+    scenario::hundred_megabytes(&hosts);
+    let report = forward.interrupt();
+    let (bytes, packets) = (report.port(0, "rx", "bytes"), report.port(0, "rx", "packets"));
+    let (bytes, packets) =
+        (bytes + report.port(1, "rx", "bytes"), packets + report.port(1, "rx", "packets"));
+    assert!(bytes > 200_000_000, "{report:?}");
+    assert!(packets > bytes / 1514, "{bytes} bytes in {packets} packets");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! flow, and one that it has received from a queue is sent to the same: a hash otherwise. A queue is
 //! detached by closing it; what waits in it is lost, and the others have its flows from then on.
 //!
-//! Each read and each write is one frame behind its offload header:
+//! Each read and each write is one frame behind its offload header, or without one:
 //!
 //! ```text
 //! | VnetHdr 10 | destination MAC ... |
@@ -105,7 +105,21 @@ impl Tap {
     /// without CAP_NET_ADMIN (or being the interface's owner), `E-BUSY` if another descriptor is
     /// attached, the interface is a multi-queue one, or the name is that of another kind.
     pub fn open(name: &str, wanted: TapOffloads) -> Result<Self> {
-        Self::open_as(name, wanted, 0)
+        Self::open_as(name, Some(wanted), 0)
+    }
+
+    /// Attaches `queues` descriptors to the TAP interface called `name`, or creates it, as
+    /// [`Tap::open`] does with one and [`Tap::open_queues`] with several. Frames have no offload
+    /// header, so that all are complete: the interface gets no offloads.
+    ///
+    /// # Errors
+    /// As [`Tap::open`] and [`Tap::open_queues`]; `E-BUSY` as well if queues of others have an offload
+    /// header.
+    pub fn open_plain(name: &str, queues: usize) -> Result<Vec<Self>> {
+        match queues {
+            1 => Ok(vec![Self::open_as(name, None, 0)?]),
+            n => Self::open_all(name, None, n),
+        }
     }
 
     /// Attaches `queues` descriptors to the multi-queue TAP interface called `name`, or creates it,
@@ -118,34 +132,45 @@ impl Tap {
     /// of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose frames have no offload
     /// header, one of another length, or packet information before it.
     pub fn open_queues(name: &str, wanted: TapOffloads, queues: usize) -> Result<Vec<Self>> {
+        Self::open_all(name, Some(wanted), queues)
+    }
+
+    /// Opens several queues; without `wanted` their frames have no offload header.
+    fn open_all(name: &str, wanted: Option<TapOffloads>, queues: usize) -> Result<Vec<Self>> {
         let multi = libc::IFF_MULTI_QUEUE;
         let first = Self::open_as(name, wanted, multi)?;
         let (name, created, offloads) = (first.name, first.created, first.offloads);
         let mut all = vec![first];
         while all.len() < queues {
             let fd = open_device(&name)?;
-            attach(&fd, &name, multi).map_err(|e| refused(&name, "TUNSETIFF", e, multi))?;
+            attach(&fd, &name, multi | header_flag(wanted))
+                .map_err(|e| refused(&name, "TUNSETIFF", e, multi))?;
             // The header and the offloads are properties of the interface, not of a queue.
             all.push(Tap { fd, name, created, offloads });
         }
         Ok(all)
     }
 
-    fn open_as(name: &str, wanted: TapOffloads, kind: c_int) -> Result<Self> {
-        let asked = IfName::new(name)?;
+    /// Opens an interface of `kind`: 0, or with the flag for many queues.
+    fn open_as(name: &str, wanted: Option<TapOffloads>, kind: c_int) -> Result<Self> {
+        let (asked, format) = (IfName::new(name)?, kind | header_flag(wanted));
         let fd = open_device(&asked)?;
         // Try exclusively first: success means that the interface was created, and EBUSY that it
         // exists. TUN has no other means to distinguish the two.
-        let (name, created) = match attach(&fd, &asked, kind | libc::IFF_TUN_EXCL) {
-            Err(Errno::BUSY) => (attach(&fd, &asked, kind), false),
+        let (name, created) = match attach(&fd, &asked, format | libc::IFF_TUN_EXCL) {
+            Err(Errno::BUSY) => (attach(&fd, &asked, format), false),
             other => (other, true),
         };
         let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e, kind))?;
         if !created {
-            check_format(&fd, &name, kind)?;
+            check_format(&fd, &name, kind, wanted.is_some())?;
         }
         let fail = |call| move |e| refused(&name, call, e, kind);
-        set_header_bytes(&fd, VNET_HDR_BYTES).map_err(fail("TUNSETVNETHDRSZ"))?;
+        if wanted.is_some() {
+            set_header_bytes(&fd, VNET_HDR_BYTES).map_err(fail("TUNSETVNETHDRSZ"))?;
+        }
+        // The last user of an interface that stays may have left it with offloads.
+        let wanted = wanted.unwrap_or(TapOffloads::NONE);
         let offloads = set_offloads(&fd, wanted).map_err(fail("TUNSETOFFLOAD"))?;
         Ok(Tap { fd, name, created, offloads })
     }
@@ -169,7 +194,7 @@ impl Tap {
         self.offloads
     }
 
-    /// Reads one frame that the host sent: its header and data, into `bufs` in order.
+    /// Reads one frame that the host sent: its header, if it has one, and data, into `bufs` in order.
     ///
     /// Shape:  returns n: the first n bytes of `bufs` are written. A longer frame is cut and the
     ///         rest lost, which shows only in n being the whole room: offer 10 + 65,550 bytes.
@@ -180,7 +205,7 @@ impl Tap {
         io::readv(&self.fd, bufs)
     }
 
-    /// Writes one frame to the host: its header and data, from `bufs` in order.
+    /// Writes one frame to the host: its header, if frames have one, and data, from `bufs` in order.
     ///
     /// Shape:  a frame is taken whole or not at all.
     /// Errors: EINVAL for a header that contradicts the frame; EIO while the interface is down;
@@ -203,9 +228,14 @@ fn open_device(name: &IfName) -> Result<OwnedFd> {
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| refused(name, OPEN, e, 0))
 }
 
-/// Attaches `fd` to the interface called `name`, with our frame format; returns its actual name.
+/// Returns the flag of an offload header, if frames have one because offloads are `wanted`.
+fn header_flag(wanted: Option<TapOffloads>) -> c_int {
+    if wanted.is_some() { libc::IFF_VNET_HDR } else { 0 }
+}
+
+/// Attaches `fd` to the interface called `name`, without packet information; returns its actual name.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
-    attach_as(fd, name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more)
+    attach_as(fd, name, libc::IFF_TAP | libc::IFF_NO_PI | more)
 }
 
 /// Attaches `fd` to the interface called `name`; returns its actual name.
@@ -220,8 +250,9 @@ fn attach_as(fd: &OwnedFd, name: &IfName, flags: c_int) -> io::Result<IfName> {
 
 /// Refuses an interface, to which `fd` is attached, if queues of others have another frame format
 /// than ours, because the format is one for the interface: our flags take effect only if `fd` is its
-/// only queue, and another length of the header would garble what others read and write.
-fn check_format(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
+/// only queue, and another length of the header would garble what others read and write. Our frames
+/// have a header if `has_header` is true.
+fn check_format(fd: &OwnedFd, name: &IfName, kind: c_int, has_header: bool) -> Result<()> {
     if kind == 0 {
         // An interface of one queue has only this descriptor, so its format concerns no other program.
         return Ok(());
@@ -238,13 +269,16 @@ fn check_format(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
             format!("others have attached queues {format}; the interface has one frame format");
         busy(why, "end the program that has the queues, or choose another name".to_owned())
     };
-    if flags & libc::IFF_VNET_HDR == 0 {
-        return others("without an offload header".to_owned());
+    match (flags & libc::IFF_VNET_HDR != 0, has_header) {
+        (true, false) => return others("with an offload header".to_owned()),
+        (false, true) => return others("without an offload header".to_owned()),
+        _ => {}
     }
     if folder.is_some_and(has_packet_info) {
-        return others("with packet information before the offload header".to_owned());
+        let before = if has_header { "the offload header" } else { "each frame" };
+        return others(format!("with packet information before {before}"));
     }
-    if bytes == VNET_HDR_BYTES as c_int {
+    if !has_header || bytes == VNET_HDR_BYTES as c_int {
         return Ok(());
     }
     let header = format!("an offload header of {bytes} bytes instead of {VNET_HDR_BYTES}");

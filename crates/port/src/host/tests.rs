@@ -20,6 +20,7 @@ struct Pair {
 const PACKET: Pair = Pair { near: "packet:v0", far: "packet:v1", interface: "v0" };
 const UNRINGED: Pair = Pair { near: "packet:v0,retire=0", ..PACKET };
 const TAP: Pair = Pair { near: "tap:t0,up", far: "packet:t0", interface: "t0" };
+const PLAIN_TAP: Pair = Pair { near: "tap:t0,up,vnet=off", ..TAP };
 const XDP: Pair = Pair { near: "xdp:v0,ring=64", far: "packet:v1", interface: "v0" };
 
 impl Pair {
@@ -83,7 +84,7 @@ fn pass(from: &mut Queue, to: &mut Queue) {
 
 #[test]
 fn an_interface_that_goes_down_and_comes_back_is_followed() {
-    for pair in [PACKET, UNRINGED, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -115,7 +116,7 @@ fn an_interface_that_goes_down_and_comes_back_is_followed() {
 
 #[test]
 fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
-    for pair in [PACKET, UNRINGED, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -157,7 +158,7 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
 
 #[test]
 fn an_idle_queue_is_silent_whatever_it_did_before() {
-    for pair in [PACKET, UNRINGED, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -171,7 +172,7 @@ fn an_idle_queue_is_silent_whatever_it_did_before() {
 
 #[test]
 fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
-    for pair in [PACKET, UNRINGED, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -195,7 +196,7 @@ fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
 
 #[test]
 fn an_exhausted_pool_leaves_packets_in_the_interface_and_recovers() {
-    for pair in [PACKET, UNRINGED, TAP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP] {
         pair.run(|pair| {
             let pool = pool(8);
             let (mut near, mut far) = pair.open(&pool);
@@ -222,7 +223,7 @@ fn an_exhausted_pool_leaves_packets_in_the_interface_and_recovers() {
 
 #[test]
 fn a_packet_that_the_pool_cannot_hold_is_dropped_and_holds_nothing_up() {
-    for pair in [PACKET, TAP] {
+    for pair in [PACKET, TAP, PLAIN_TAP] {
         pair.run(move |pair| {
             let pool = pool(4);
             let (mut near, _) = pair.open(&pool);
@@ -241,7 +242,7 @@ fn a_packet_that_the_pool_cannot_hold_is_dropped_and_holds_nothing_up() {
 
 #[test]
 fn frames_that_a_peer_can_write_are_exchanged_as_copies() {
-    for pair in [PACKET, UNRINGED, TAP] {
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP] {
         pair.run(|pair| {
             let pool = Pool::builder().frames(256).trust(Trust::Exported).build().unwrap();
             let (mut near, mut far) = pair.open(&pool);

@@ -15,15 +15,20 @@ pub(super) struct Config {
     pub queues: usize,
     /// True if the port sets the interface up.
     pub up: bool,
+    /// True to exchange offload headers with the kernel.
+    pub vnet: bool,
 }
 
 impl Config {
     /// Parses the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
+        let mut spec = spec.clone();
+        spec.options.set_default("vnet", Some("on"));
         let config = Config {
             name: spec.arg.clone(),
             queues: spec.queues(TAP_QUEUES_MAX)?,
             up: spec.flag("up")?,
+            vnet: spec.flag("vnet")?,
         };
         spec.finish()?;
         if config.name.is_empty() {
@@ -45,10 +50,10 @@ mod tests {
 
     #[test]
     fn an_interface_is_left_alone_unless_told_otherwise() {
-        let expected = Config { name: "t0".into(), queues: 1, up: false };
+        let expected = Config { name: "t0".into(), queues: 1, up: false, vnet: true };
         assert_eq!(config("tap:t0").unwrap(), expected);
-        let all = config("tap:t0,up,queues=4").unwrap();
-        assert_eq!((all.up, all.queues), (true, 4));
+        let all = config("tap:t0,up,queues=4,vnet=off").unwrap();
+        assert_eq!((all.up, all.queues, all.vnet), (true, 4, false));
     }
 
     #[test]
@@ -56,6 +61,7 @@ mod tests {
         for (text, why) in [
             ("tap:", "which interface"),
             ("tap:t0,up=maybe", "on or off"),
+            ("tap:t0,vnet=maybe", "on or off"),
             ("tap:t0,queues=0", "1 to 256"),
             ("tap:t0,queues=257", "1 to 256"),
             ("tap:t0,mtu=9000", "no option 'mtu'"),

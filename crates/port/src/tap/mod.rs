@@ -12,7 +12,8 @@
 //! queues are several descriptors of a multi-queue interface, among which the host divides the flows.
 //!
 //! TAP has no way to pass several packets in one call: a system call for each packet, each way, is
-//! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here.
+//! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here. Without the offload
+//! header there are none, and each packet is complete.
 //!
 //! Nothing is set up on the interface but what creating it needs; it is down until somebody says
 //! `ip link set NAME up`, or the port text has the flag `up`. docs/ports/tap.md has the limits.
@@ -38,7 +39,7 @@ use linerate_sys::wait::EventFlags;
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-use crate::host::{Bell, Host, HostDevice, Link, PACKET_BYTES_MAX};
+use crate::host::{Bell, Host, HostDevice, Link};
 use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::{Counters, DriverCounts};
@@ -47,7 +48,7 @@ use config::Config;
 use rx::Rx;
 use tx::Tx;
 
-/// The driver of `tap:NAME[,up][,queues=1]`.
+/// The driver of `tap:NAME[,up][,queues=1][,vnet=on|off]`.
 #[derive(Debug)]
 pub struct Tap;
 
@@ -78,7 +79,7 @@ impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
         Ok(Needs {
             queues: self.queues,
-            packet_max_bytes: PACKET_BYTES_MAX,
+            packet_max_bytes: setup::packet_max_bytes(self)?,
             capabilities: Capabilities::NET_ADMIN,
             ..Needs::default()
         })
@@ -148,9 +149,12 @@ impl HostDevice for Device {
     }
 
     fn caps(&self) -> Caps {
-        let checksum = TxOffload::Untunnelled;
-        // The kernel refuses a superframe of UDP that it does not know.
-        let gso = if self.tap.offloads().uso { checksum } else { TxOffload::UntunnelledTcp };
+        let (checksum, gso) = match (self.tx.has_vnet(), self.tap.offloads().uso) {
+            (true, true) => (TxOffload::Untunnelled, TxOffload::Untunnelled),
+            // The kernel refuses a superframe of UDP that it does not know.
+            (true, false) => (TxOffload::Untunnelled, TxOffload::UntunnelledTcp),
+            (false, _) => (TxOffload::None, TxOffload::None),
+        };
         Caps { copies: Copies::Always, checksum, gso, ..Caps::default() }
     }
 }

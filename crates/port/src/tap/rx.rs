@@ -15,6 +15,8 @@ use crate::host::{Link, PACKET_BYTES_MAX, Retry, headers, offload};
 /// The receive state: the overflow buffer for bytes that exceed the first frame, and the result of
 /// the last read.
 pub(super) struct Rx {
+    /// Length of the offload header before each packet: 0 if there is none.
+    header_bytes: usize,
     overflow: Vec<u8>,
     /// Batch in which an unused frame returns to the pool.
     unused: Batch,
@@ -28,8 +30,10 @@ pub(super) struct Rx {
 }
 
 impl Rx {
-    pub fn new() -> Rx {
+    /// Creates the state of a queue whose packets have an offload header if `vnet` is true.
+    pub fn new(vnet: bool) -> Rx {
         Rx {
+            header_bytes: if vnet { VNET_HDR_BYTES } else { 0 },
             overflow: vec![0; PACKET_BYTES_MAX],
             unused: Batch::with_capacity(1),
             drained: true,
@@ -104,17 +108,18 @@ impl Rx {
         may_be && is_readable(tap)
     }
 
-    /// Reads one packet: its header, then its first bytes into `skb`, then the rest into the overflow buffer.
+    /// Reads one packet: its header if it has one, then its first bytes into `skb`, then the rest into the
+    /// overflow buffer.
     fn read(&mut self, tap: &Tap, skb: &mut Skb) -> rustix::io::Result<(VnetHdr, usize)> {
         let mut header = [0; VNET_HDR_BYTES];
         let n = tap.read_vectored(&mut [
-            IoSliceMut::new(&mut header),
+            IoSliceMut::new(&mut header[..self.header_bytes]),
             // Empty if a peer can write the frame: then all bytes go to the overflow buffer.
             IoSliceMut::new(skb.spare_mut()),
             IoSliceMut::new(&mut self.overflow),
         ])?;
         // The read has at least the header; otherwise the kernel would have failed.
-        let len = n.checked_sub(VNET_HDR_BYTES).ok_or(Errno::IO)?;
+        let len = n.checked_sub(self.header_bytes).ok_or(Errno::IO)?;
         Ok((VnetHdr::from_bytes(header), len))
     }
 
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn a_checksum_behind_headers_of_several_frames_is_accepted_and_one_in_them_is_malformed() {
         let pool = Pool::builder().frames(32).frame_size(256).headroom(192).build().unwrap();
-        let (mut mem, mut rx) = (pool.local(), Rx::new());
+        let (mut mem, mut rx) = (pool.local(), Rx::new(true));
         for (first, chain) in chains(17) {
             let frame = ipv6(first, &chain, 17, 64);
             let start = 54 + chain.len() as u16;

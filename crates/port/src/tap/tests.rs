@@ -1,9 +1,10 @@
 //! Tests of a TAP port, with a packet port as the host's side of its interface.
 
-use linerate_skb::{Batch, Code, Offload, PacketType, Pool};
+use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool};
+use linerate_wire::checksum;
 
 use crate::host::testing::*;
-use crate::{Health, Port, Want};
+use crate::{Health, Obtained, Port, Want};
 
 #[test]
 fn the_hosts_own_stack_answers_through_it() {
@@ -91,6 +92,77 @@ fn superframes_cross_by_every_queue() {
             let got = receive_if(queue, 1, is_ipv4);
             assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
         }
+    });
+}
+
+#[test]
+fn without_offload_headers_every_packet_is_complete_in_both_directions() {
+    in_netns(|| {
+        for text in ["tap:t0,up,vnet=off", "tap:t0,up,vnet=off,queues=2"] {
+            let mut queues = Port::open(text).unwrap().into_queues();
+            let mut host = queue("packet:t0");
+            let (datagram, superframe) = (ipv4(17, 100), ipv4(6, 14 * 1448));
+            for tap in &mut queues {
+                // Each queue sends first, so that the kernel sends the answers of its flow to it.
+                send(tap, std::slice::from_ref(&datagram), PARTIAL);
+                assert_is_complete(&receive_if(&mut host, 1, is_ipv4), &datagram);
+                send(tap, std::slice::from_ref(&superframe), SUPERFRAME);
+                assert_are_segments(&receive_if(&mut host, 14, is_ipv4), &superframe);
+                send(&mut host, std::slice::from_ref(&datagram), PARTIAL);
+                assert_is_complete(&receive_if(tap, 1, is_ipv4), &datagram);
+                send(&mut host, std::slice::from_ref(&superframe), SUPERFRAME);
+                assert_are_segments(&receive_if(tap, 14, is_ipv4), &superframe);
+                assert_eq!(tap.pool().ledger().dropped_total(), 0);
+            }
+            drop((queues, host));
+            eventually(|| Port::open("packet:t0").is_err_and(|e| e.code == Code::NoDevice));
+        }
+    });
+}
+
+/// Asserts that the datagram arrived with its checksum.
+fn assert_is_complete(got: &Batch, frame: &[u8]) {
+    let skb = got.iter().next().unwrap();
+    let sum = checksum::add(checksum::sum(&skb.data()[34..]), pseudo(17, frame.len() - 34));
+    assert_eq!((skb.offload(), sum, skb.len()), (Offload::NONE, u16::MAX, frame.len()));
+}
+
+/// Asserts that the superframe arrived in segments, each with its checksum.
+fn assert_are_segments(got: &Batch, superframe: &[u8]) {
+    let stream: Vec<u8> = got.iter().flat_map(|skb| bytes(skb)[54..].to_vec()).collect();
+    assert!(stream == superframe[54..]);
+    for skb in got.iter() {
+        let segment = bytes(skb);
+        let sum = checksum::add(checksum::sum(&segment[34..]), pseudo(6, segment.len() - 34));
+        assert_eq!((skb.offload(), sum), (Offload::NONE, u16::MAX));
+    }
+}
+
+#[test]
+fn without_offload_headers_the_longest_packet_is_that_of_the_mtu_and_longer_ones_pass() {
+    in_netns(|| {
+        ip("tuntap add p0 mode tap");
+        ip("link set p0 mtu 9000");
+        let needs = |text| crate::registry::plan(text).unwrap().needs().unwrap().packet_max_bytes;
+        for (text, expected) in
+            [("tap:p0,vnet=off", 9022), ("tap:p0", 65_550), ("tap:t0,vnet=off", 1522)]
+        {
+            assert_eq!(needs(text), expected, "{text}");
+            let port = Port::open(text).unwrap();
+            let Obtained { packet_max_bytes, mode, refused, .. } = port.obtained();
+            assert_eq!(*packet_max_bytes, expected, "{text}");
+            assert_eq!(mode.contains("vnet_hdr"), !text.contains("vnet=off"), "{mode}");
+            assert_eq!(refused.len(), 1, "only that it is down: {refused:?}");
+        }
+        let mut tap = queue("tap:t0,up,vnet=off");
+        ip("link set t0 mtu 9000");
+        let mut host = queue("packet:t0");
+        let frame = stamped(1, 9014);
+        send(&mut host, std::slice::from_ref(&frame), Offload::NONE);
+        assert_eq!(bytes(receive(&mut tap, 1).iter().next().unwrap()), frame);
+        send(&mut tap, std::slice::from_ref(&frame), Offload::NONE);
+        assert_eq!(bytes(receive(&mut host, 1).iter().next().unwrap()), frame);
+        assert_eq!(tap.pool().ledger().dropped(DropReason::TOO_LONG), 0);
     });
 }
 

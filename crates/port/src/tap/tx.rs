@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use linerate_skb::{Batch, CHAIN_FRAMES_MAX, DropReason, Local, Moved, Skb};
 use linerate_sys::tun::Tap;
+use linerate_sys::vnet::VNET_HDR_BYTES;
 use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
@@ -12,8 +13,9 @@ use crate::host::{Link, Retry, copy_out, is_exported, offload};
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 
 /// The transmit state after the kernel's last reply.
-#[derive(Default)]
 pub(super) struct Tx {
+    /// Length of the offload header before each packet: 0 if there is none.
+    header_bytes: usize,
     /// The next attempt while the host has no memory for a packet.
     pub retry: Retry,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
@@ -24,6 +26,17 @@ pub(super) struct Tx {
 }
 
 impl Tx {
+    /// Creates the state of a queue whose packets have an offload header if `vnet` is true.
+    pub fn new(vnet: bool) -> Tx {
+        let header_bytes = if vnet { VNET_HDR_BYTES } else { 0 };
+        Tx { header_bytes, retry: Retry::default(), scratch: Vec::new(), doorbells: 0 }
+    }
+
+    /// Returns true if packets are sent with an offload header.
+    pub fn has_vnet(&self) -> bool {
+        self.header_bytes > 0
+    }
+
     /// Sends packets from the front of `batch`.
     ///
     /// Shape:  batch[0..n) is copied by the kernel and freed as sent; what the kernel will never
@@ -78,7 +91,7 @@ impl Tx {
     fn write(&mut self, tap: &Tap, skb: &Skb) -> rustix::io::Result<()> {
         self.doorbells += 1;
         let header = offload::header(skb.offload()).to_bytes();
-        let header = IoSlice::new(&header);
+        let header = IoSlice::new(&header[..self.header_bytes]);
         if is_exported(skb) {
             let bytes = copy_out(skb, &mut self.scratch).ok_or(Errno::MSGSIZE)?;
             return tap.write_vectored(&[header, IoSlice::new(bytes)]).map(drop);

@@ -193,6 +193,74 @@ fn queues_of_others_with_another_frame_format_are_not_joined() {
 }
 
 #[test]
+fn frames_without_an_offload_header_are_complete_and_cross_both_ways() {
+    in_netns(|| {
+        ip("tuntap add t0 mode tap");
+        // What a program has left, which had offloads.
+        drop(Tap::open("t0", TapOffloads::ALL).unwrap());
+        let tap = Tap::open_plain("t0", 1).unwrap().remove(0);
+        assert_eq!((tap.created(), tap.offloads()), (false, TapOffloads::NONE));
+        assert_eq!(flags(&tap.fd, &tap.name).unwrap() & libc::IFF_VNET_HDR, 0);
+        ip("link set t0 up");
+        let interface = Interface::open("t0").unwrap();
+        let options = Options { vnet_hdr: true, ..Options::default() };
+        let (socket, mut ring) =
+            PacketSocket::open(&interface, &options, &RingSize::default()).unwrap();
+        let f = frame(1000);
+        assert_eq!(tap.write_vectored(&[IoSlice::new(&f)]), Ok(f.len()));
+        let mut got = None;
+        while got.is_none() {
+            assert!(poll_readable(&[socket.as_fd()], Some(WAIT)).unwrap(), "nothing came");
+            while let Some(mut block) = ring.next_block() {
+                while let Some(r) = block.next_frame() {
+                    got = got.or(ours(r.data).then(|| r.data.to_vec()));
+                }
+            }
+        }
+        assert_eq!(got.unwrap(), f);
+        // The kernel computes what the sender leaves to the device: the sum of the bytes behind it.
+        let left = VnetHdr { flags: 1, csum_start: 34, csum_offset: 6, ..VnetHdr::NONE };
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(Some(&left), [&f[..]]));
+        assert_eq!(sending.flush(&socket), (1, None));
+        let mut data = vec![0; 65_550];
+        let data = loop {
+            assert!(poll_readable(&[tap.as_fd()], Some(WAIT)).unwrap(), "nothing came");
+            let n = tap.read_vectored(&mut [IoSliceMut::new(&mut data)]).unwrap();
+            if ours(&data[..n]) {
+                break &data[..n];
+            }
+        };
+        assert!(data.len() == f.len() && data[..40] == f[..40] && data[42..] == f[42..]);
+        assert_ne!(data[40..42], f[40..42], "the checksum is not filled in");
+    });
+}
+
+#[test]
+fn queues_with_and_without_an_offload_header_do_not_mix() {
+    in_netns(|| {
+        let plain = Tap::open_plain("m0", 2).unwrap();
+        assert!(plain.iter().all(|queue| queue.created()));
+        let e = Tap::open_queues("m0", TapOffloads::ALL, 2).unwrap_err();
+        assert!(e.code == Code::Busy && e.why.contains("without an offload header"), "{e}");
+        assert_eq!(Tap::open_plain("m0", 2).unwrap().len(), 2);
+        let other = Tap::open_queues("m1", TapOffloads::ALL, 2).unwrap();
+        let e = Tap::open_plain("m1", 2).unwrap_err();
+        assert!(e.code == Code::Busy && e.why.contains("queues with an offload header"), "{e}");
+        assert_eq!(
+            flags(&other[0].fd, &other[0].name).unwrap() & libc::IFF_VNET_HDR,
+            libc::IFF_VNET_HDR
+        );
+        let name = IfName::new("m2").unwrap();
+        let with_information = open_device(&name).unwrap();
+        attach_as(&with_information, &name, libc::IFF_TAP | libc::IFF_MULTI_QUEUE).unwrap();
+        let e = Tap::open_plain("m2", 2).unwrap_err();
+        assert!(e.why.contains("with packet information before each frame"), "{e}");
+    });
+}
+
+#[test]
 fn nothing_is_said_about_queues_that_cannot_be_read() {
     let empty = NetFolder::at(std::path::Path::new("/dev")).unwrap();
     assert_eq!((is_alone(&empty), has_packet_info(&empty)), (None, false));

@@ -184,6 +184,16 @@ mod taps {
     }));
 }
 
+/// Tests TAP ports whose packets have no offload header.
+mod taps_without_an_offload_header {
+    use super::*;
+
+    crate::conformance!(|case: Case| in_netns(move || {
+        let rig = Rig::ports("tap:t0,up,vnet=off", "packet:t0");
+        case.on(rig.longest(1514).drops_unread().interface(Tun));
+    }));
+}
+
 /// Runs a case as `on_veth` does, if AF_XDP is available.
 fn on_xdp(case: Case, near: &'static str, far: &'static str) {
     in_netns_with_xdp(move || {
