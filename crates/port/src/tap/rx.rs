@@ -142,7 +142,11 @@ impl Rx {
             return Err(DropReason::TOO_LONG);
         }
         let direct = skb.spare_mut().len().min(len);
-        if direct == 0 {
+        if direct == 0 && len <= skb.tailroom() {
+            // A peer can write the frame, so the bytes are in the overflow buffer.
+            skb.commit(len);
+            skb.copy_from(0, &self.overflow[..len]);
+        } else if direct == 0 {
             let copy = mem.alloc_copy(&self.overflow[..len]).ok_or(DropReason::NO_FRAME)?;
             self.put_back(mem, std::mem::replace(skb, copy));
         } else {
@@ -155,9 +159,10 @@ impl Rx {
                 }
             }
         }
-        let left = headers::of(skb, |data| offload::received(header, data, len));
+        let (left, packet_type) =
+            headers::of(skb, |data| (offload::received(header, data, len), packet_type(data)));
         skb.set_offload(left.ok_or(DropReason::MALFORMED)?);
-        skb.set_packet_type(packet_type(skb.data()));
+        skb.set_packet_type(packet_type);
         Ok(())
     }
 }

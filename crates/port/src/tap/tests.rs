@@ -1,6 +1,6 @@
 //! Tests of a TAP port, with a packet port as the host's side of its interface.
 
-use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool};
+use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool, Trust};
 use linerate_wire::checksum;
 
 use crate::host::testing::*;
@@ -208,15 +208,45 @@ fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
 
 #[test]
 fn broadcasts_and_multicasts_are_marked() {
+    for trust in [Trust::Private, Trust::Exported] {
+        in_netns(move || {
+            let pool = Pool::builder().frames(64).trust(trust).build().unwrap();
+            let (mut tap, mut host) = (queue_in("tap:t0,up", &pool), queue("packet:t0"));
+            let to = |first| [&[first][..], &ipv4(17, 20)[1..]].concat();
+            let mut broadcast = ipv4(17, 20);
+            broadcast[..6].fill(0xff);
+            let frames = [to(2), to(3), broadcast];
+            send(&mut host, &frames, Offload::NONE);
+            let (mut batch, mut kinds) = (Batch::with_capacity(64), Vec::new());
+            eventually(|| {
+                tap.rx(&mut batch);
+                let ours = batch.drain().filter(|skb| frames.contains(&bytes(skb)));
+                kinds.extend(ours.map(|skb| skb.packet_type()));
+                kinds.len() == 3
+            });
+            let expected = [PacketType::Host, PacketType::Multicast, PacketType::Broadcast];
+            assert_eq!(kinds, expected, "{trust:?}");
+        });
+    }
+}
+
+#[test]
+fn the_last_frame_of_a_pool_that_a_peer_can_write_takes_a_packet() {
     in_netns(|| {
-        let mut tap = queue("tap:t0,up");
-        let mut host = queue("packet:t0");
-        let to = |first| [&[first][..], &ipv4(17, 20)[1..]].concat();
-        let mut broadcast = ipv4(17, 20);
-        broadcast[..6].fill(0xff);
-        send(&mut host, &[to(2), to(3), broadcast], Offload::NONE);
-        let got = receive_if(&mut tap, 3, is_ipv4);
-        let kinds: Vec<_> = got.iter().map(|skb| skb.packet_type()).collect();
-        assert_eq!(kinds, [PacketType::Host, PacketType::Multicast, PacketType::Broadcast]);
+        let pool = Pool::builder().frames(8).trust(Trust::Exported).build().unwrap();
+        let (mut tap, mut host) = (queue_in("tap:t0,up", &pool), queue("packet:t0"));
+        let (mut mem, mut kept) = (pool.local(), Batch::with_capacity(64));
+        while mem.alloc(&mut kept, 8) > 0 {}
+        drop(kept.pop());
+        let frame = stamped(1, 1000);
+        send(&mut host, std::slice::from_ref(&frame), Offload::NONE);
+        let mut batch = Batch::with_capacity(1);
+        eventually(|| {
+            assert_eq!(pool.ledger().dropped(DropReason::NO_FRAME), 0, "a frame was free");
+            tap.rx(&mut batch) == 1
+        });
+        assert_eq!(batch.iter().map(bytes).collect::<Vec<_>>(), [frame]);
+        drop((batch, kept, mem, tap));
+        assert_settled(&pool);
     });
 }
