@@ -94,7 +94,7 @@ pub struct Faults {
     /// The ledger's entry for the held packets.
     tally: Option<Tally>,
     tallied: usize,
-    /// Packets that were taken and then dropped, because the queue was closed.
+    /// Packets that were taken and then dropped, by the device or because the queue was closed.
     tx_lost: Moved,
 }
 
@@ -107,12 +107,22 @@ impl Faults {
         Now { turn: self.turn, at: Instant::now() }
     }
 
-    /// Sends the held packets that are due to the device.
+    /// Sends the held packets that are due to the device. Those that it drops counted as sent when they were taken.
     fn flush(&mut self, below: &mut dyn QueueOps, mem: &mut Local, now: Now) {
         self.tx.mature(now);
-        if !self.tx.ready.is_empty() && !self.tx.is_stalled(now.at) {
-            below.xmit(mem, &mut self.tx.ready);
+        let is_stalled = self.tx.is_stalled(now.at);
+        let ready = &mut self.tx.ready;
+        if ready.is_empty() || is_stalled {
+            return;
         }
+        let offered = ready.count_first(ready.len());
+        let sent = below.xmit(mem, ready);
+        let kept = ready.count_first(ready.len());
+        // A device that multiplies packets may have sent more than it was given.
+        self.tx_lost += Moved {
+            packets: offered.packets.saturating_sub(kept.packets + sent.packets),
+            bytes: offered.bytes.saturating_sub(kept.bytes + sent.bytes),
+        };
     }
 
     /// Updates the tally of held packets if their number has changed.

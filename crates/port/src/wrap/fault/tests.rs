@@ -281,6 +281,24 @@ fn held_packets_are_dropped_as_stopped_when_the_queue_ends() {
 }
 
 #[test]
+fn packets_that_the_device_drops_do_not_count_as_sent() {
+    for fault in [Fault::Drop, Fault::Duplicate, Fault::DelayTurns(3)] {
+        let (pool, mut a, b, stats) = pair(8, &Plan::new(1).tx(fault, 2));
+        let mut batch = Batch::with_capacity(8);
+        fill(&mut a, &mut batch, &mut 0, 4);
+        drop(b);
+        a.xmit(&mut batch);
+        let mut none = Batch::with_capacity(1);
+        (0..9).for_each(|_| _ = a.rx(&mut none));
+        let (counts, ledger) = (stats.counts(), pool.ledger());
+        let lost = 4 + counts.duplicated - counts.dropped;
+        assert_eq!(ledger.dropped(DropReason::PEER_GONE), lost, "{fault:?}: {ledger}");
+        assert_eq!((ledger.sent, a.counts().tx_packets, a.counts().tx_bytes), (0, 0, 0));
+        assert!(batch.is_empty() && ledger.difference() == 0, "{ledger}");
+    }
+}
+
+#[test]
 fn the_end_is_told_once_and_after_the_last_packet_that_was_held() {
     let (_pool, mut a, mut b, _) = pair(8, &Plan::new(1).rx(Fault::Delay(ms(5)), 1));
     let mut batch = Batch::with_capacity(8);
