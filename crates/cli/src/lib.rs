@@ -66,6 +66,7 @@ pub fn main() -> ExitCode {
 /// ```
 #[must_use]
 pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
+    signals::survive_file_limit();
     if let Some(words) = outside::help_of(std::env::args_os().skip(1)) {
         return end(Screen::plain(false), outside::run(&words));
     }

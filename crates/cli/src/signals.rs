@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
@@ -107,6 +107,15 @@ impl Signals {
             }
         }
     }
+}
+
+/// Lets a write beyond the limit of file sizes (RLIMIT_FSIZE) fail: its signal would end a process that has changed an
+/// interface, and would end it without a message.
+///
+/// Source: setrlimit(2).
+pub fn survive_file_limit() {
+    // Without a handler the signal keeps its effect, and the command can run.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Returns true if this process was started with SIGHUP ignored.

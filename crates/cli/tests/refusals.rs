@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use command::{Ended, command, run};
 
@@ -220,6 +220,27 @@ fn help_is_asked_for_and_says_how() {
 fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
     let Some(full) = full() else { return };
     for words in ["forward --count 10", "forward --count 10 --json"] {
+#[test]
+fn capture_that_reaches_the_limit_of_file_sizes_ends_the_run_in_order() {
+    let path = std::env::temp_dir().join(format!("linerate-limit-{}.pcapng", std::process::id()));
+    let inner =
+        command(&format!("forward gen:,count=30k,size=1514 pcap:{} --quiet", path.display()));
+    let mut shell = Command::new("sh");
+    // 12 or 24 MiB, as the shell counts; the pool's memory is a file, too.
+    shell.args(["-c", "ulimit -f 24576; exec \"$@\"", "sh"]);
+    shell.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
+    let ended = Ended::from(shell.output().unwrap());
+    let read = run(&format!("forward pcap:{} sink: --quiet", path.display()));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert!(
+        ended.err.contains("error[E-FILE]") && ended.err.contains("File too large"),
+        "{ended:?}"
+    );
+    assert!(ended.out.contains(" write_failed\n") && ended.out.contains("   OK\n"), "{ended:?}");
+    assert_eq!(read.exit, Some(0), "the file has whole packets only: {read:?}");
+}
+
         let ended = command(words).stdout(full.try_clone().unwrap()).output().unwrap();
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         assert!(String::from_utf8_lossy(&ended.stderr).contains("error[E-FILE]"), "{ended:?}");

@@ -58,6 +58,7 @@ pub fn command() -> clap::Command {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    signals::survive_file_limit();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(e) => return ExitCode::from(linerate_cli::refuse(&e)),

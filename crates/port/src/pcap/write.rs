@@ -218,6 +218,9 @@ fn write_error(name: &str, e: &io::Error) -> Error {
     match e.kind() {
         io::ErrorKind::StorageFull => error.fix("free some space, or write to another disk"),
         io::ErrorKind::BrokenPipe => error.fix("the reader of the pipe has ended: see its errors"),
+        io::ErrorKind::FileTooLarge => {
+            error.fix("raise the limit of file sizes: ulimit -f, or that of the file system")
+        }
         _ => error,
     }
 }
