@@ -5,7 +5,6 @@ mod refusal;
 mod values;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -236,14 +235,6 @@ impl Args {
 /// Returns the command line's definition; its help lists `drivers`.
 pub fn definition(drivers: &Registry) -> clap::Command {
     Args::command().after_help(after_help(drivers))
-}
-
-/// Prints the version; returns the exit status.
-pub fn version() -> u8 {
-    let text = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
-    // An error is ignored: as with --version, a closed terminal is no failure.
-    let _ = io::stdout().write_all(text.as_bytes());
-    0
 }
 
 #[cfg(test)]

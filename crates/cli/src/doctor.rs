@@ -45,7 +45,7 @@ pub struct Doctor {
     #[arg(long = "try", requires = "port")]
     pub full: bool,
     /// With --try of an xdp port: the neighbour for the ARP request; by default the gateway, or a known neighbour
-    #[arg(long, value_name = "ADDR", requires = "full")]
+    #[arg(long, value_name = "ADDR", requires = "full", value_parser = peer)]
     pub peer: Option<Ipv4Addr>,
     /// With --try: do not ask for confirmation on an interface that the host itself uses
     #[arg(long, requires = "full")]
@@ -166,6 +166,11 @@ impl Doctor {
     }
 }
 
+/// Parses the address of `--peer`.
+fn peer(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| "an IPv4 address, as 192.0.2.1, because doctor asks by ARP".into())
+}
+
 /// Starts to watch for signals: none must end this process while a device is changed.
 fn watched() -> Result<Signals, Failure> {
     Signals::watch().map_err(|e| {
@@ -223,7 +228,8 @@ fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
     match of_links {
         Some(driver) if !name.contains(':') => {
             // If the text has options, the user chose a filter.
-            let quiet = if text.contains(',') { "" } else { driver.on_machine().link_trial };
+            let is_whole = text.is_empty() || text.contains(',');
+            let quiet = if is_whole { "" } else { driver.on_machine().link_trial };
             let comma = if quiet.is_empty() { "" } else { "," };
             format!("{}:{text}{comma}{quiet}", driver.name())
         }
@@ -415,6 +421,7 @@ warn  y
     fn a_name_alone_is_an_interface_for_xdp() {
         for (text, port) in [
             ("null:", "null:"),
+            ("", "xdp:"),
             ("eth0", "xdp:eth0,ethertype=0x88b6"),
             ("eth0,udp=7", "xdp:eth0,udp=7"),
             ("eth0,not=tcp:22", "xdp:eth0,not=tcp:22"),

@@ -114,7 +114,9 @@ fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
     // One interface may have several names: `altname` of ip-link(8).
     let index = |port: &Spec| Interface::open(&port.arg).ok().map(|found| found.index());
     let is_one = || a.arg == b.arg || index(a).is_some_and(|one| index(b) == Some(one));
-    if !are_interfaces || ends.into_iter().all(has_queues) || !is_one() {
+    // The driver refuses a port without a name.
+    let is_unnamed = a.arg.is_empty() || b.arg.is_empty();
+    if is_unnamed || !are_interfaces || ends.into_iter().all(has_queues) || !is_one() {
         return Ok(());
     }
     let why = match a.arg == b.arg {
@@ -329,6 +331,7 @@ mod tests {
             ("xdp:a0,queues=0", "xdp:a0,queues=1"),
             ("ring:a0", "ring:a0"),
             ("null:", "null:"),
+            ("xdp:", "packet:"),
         ] {
             assert!(apart(a, b).is_ok(), "{a} {b}");
         }

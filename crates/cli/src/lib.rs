@@ -76,7 +76,10 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
         Err(e) => return ExitCode::from(args::refuse(&e)),
     };
     let (screen, done) = match args.command {
-        Command::Version => return ExitCode::from(args::version()),
+        Command::Version => {
+            let screen = Screen::plain(false);
+            (screen, screen.line(concat!("linerate ", env!("CARGO_PKG_VERSION"))).map(|()| 0))
+        }
         Command::Doctor(doctor) => {
             let screen = Screen::plain(doctor.json);
             (screen, doctor.run(&drivers, &screen))

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use command::{Ended, command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 21] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 25] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("status", 2, "E-USAGE", "no command", "linerate tune PATH -S"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
@@ -21,7 +21,11 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 21] = [
     ("forward gen:,rate=1 sink:", 2, "E-PORT-SYNTAX", "needs a unit", ""),
     ("forward a=gen: a=sink:", 2, "E-TOPOLOGY", "both are named 'a'", ""),
     ("forward a=gen: b=gen:", 2, "E-TOPOLOGY", "only be read", ""),
-    ("forward ring:r0 sink:", 2, "E-TOPOLOGY", "1 of the two ends", ""),
+    ("forward ring:r0 sink:", 2, "E-TOPOLOGY", "1 of the two ends", "ring:r0 to two ports"),
+    ("forward xdp: packet:", 2, "E-PORT-SYNTAX", "which interface?", "xdp:IFACE"),
+    ("forward pcap:/dev/null sink:", 1, "E-CAPTURE", "it is empty", "program that writes it"),
+    ("gen sink: --size imixx", 2, "E-PORT-SYNTAX", "write bytes, or imix", ""),
+    ("doctor --try v0 --peer fd00::1", 2, "E-USAGE", "an IPv4 address", "linerate doctor"),
     ("forward --pool-frames 10", 2, "E-POOL-TOO-SMALL", "worker 0 hot list 2048", "frames"),
     ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
     ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
@@ -217,10 +221,6 @@ fn help_is_asked_for_and_says_how() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
-    let Some(full) = full() else { return };
-    for words in ["forward --count 10", "forward --count 10 --json"] {
-#[test]
 fn capture_that_reaches_the_limit_of_file_sizes_ends_the_run_in_order() {
     let path = std::env::temp_dir().join(format!("linerate-limit-{}.pcapng", std::process::id()));
     let inner =
@@ -241,6 +241,10 @@ fn capture_that_reaches_the_limit_of_file_sizes_ends_the_run_in_order() {
     assert_eq!(read.exit, Some(0), "the file has whole packets only: {read:?}");
 }
 
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
+    let Some(full) = full() else { return };
+    for words in ["forward --count 10", "forward --count 10 --json", "version", "--version"] {
         let ended = command(words).stdout(full.try_clone().unwrap()).output().unwrap();
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         assert!(String::from_utf8_lossy(&ended.stderr).contains("error[E-FILE]"), "{ended:?}");

@@ -58,7 +58,10 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
         let others = ports.iter().filter(|other| port.is_paired_with(other)).count();
         if port.flags().paired && others != 2 {
             let (driver, name) = (&port.spec.driver, &port.spec.arg);
-            return bad(format!("{driver}:{name} has {others} of the two ends it needs"));
+            let why = format!("{driver}:{name} has {others} of the two ends it needs");
+            return Err(Error::new(Code::Topology, "cannot build the engine", why).fix(format!(
+                "give {driver}:{name} to two ports of this process; to another process: memif:PATH"
+            )));
         }
     }
     Ok(())

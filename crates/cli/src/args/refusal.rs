@@ -52,18 +52,21 @@ fn usage(e: &clap::Error, words: &[String]) -> Failure {
         None if e.kind() == ErrorKind::ArgumentConflict && forms.len() == 1 => {
             format!("use one of the two; {} lists the options", help_for(words))
         }
-        None if usage.is_empty() => help_for(words),
+        // The usage does not say which commands there are, or what the values of an option are.
+        None if e.kind() == ErrorKind::InvalidSubcommand => help_for(before_unknown(e, words)),
+        None if usage.is_empty() || e.kind() == ErrorKind::TooFewValues => help_for(words),
         None => usage,
     };
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }
 
-/// Replaces the standard library's words for text that is no number.
+/// Replaces the standard library's words for text that is no number, and clap's for a word that is no command.
 fn plain(mut why: String) -> String {
     for (theirs, ours) in [
         ("invalid digit found in string", "write a whole number"),
         ("cannot parse integer from empty string", "write a whole number"),
         ("number too large to fit in target type", "the number is too large"),
+        ("unrecognized subcommand", "there is no command"),
     ] {
         why = why.replace(theirs, ours);
     }
@@ -79,6 +82,16 @@ fn near(e: &clap::Error) -> Option<String> {
         ContextValue::Strings(words) => words.first().cloned(),
         _ => None,
     })
+}
+
+/// Returns the commands that stand before the word that is none.
+fn before_unknown<'a>(e: &clap::Error, words: &'a [String]) -> &'a [String] {
+    let words = words.strip_prefix(&["help".to_owned()]).unwrap_or(words);
+    let Some(ContextValue::String(unknown)) = e.get(ContextKind::InvalidSubcommand) else {
+        return &[];
+    };
+    let until = words.iter().position(|word| word == unknown || word == "help");
+    &words[..until.unwrap_or(0)]
 }
 
 /// Returns the command that prints help for these arguments.
@@ -118,6 +131,14 @@ mod tests {
                 "forward --sample x",
                 "'x' for '--sample <N>': write a whole number",
                 "linerate forward --help",
+            ),
+            ("help nosuch", "there is no command 'nosuch'", "linerate --help"),
+            ("help doctor try", "there is no command 'try'", "linerate doctor --help"),
+            ("tune /run/x -C e0 rx-usecs", "3 values required by", "linerate tune --help"),
+            (
+                "doctor --try e0 --peer fd07::1",
+                "'fd07::1' for '--peer <ADDR>': an IPv4 address",
+                "linerate doctor --help",
             ),
             (
                 "doctor --undo v0",

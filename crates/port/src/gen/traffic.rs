@@ -35,7 +35,7 @@ fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String>
     if text == "imix" {
         return Ok(IMIX.map(|size| size.max(shortest)).to_vec());
     }
-    let n = units::count(text)? as usize;
+    let n = units::count(text).map_err(|why| format!("{why}; write bytes, or imix"))? as usize;
     let longest = 65_536 - (shortest - stamp::FRAME_LEN_MIN);
     if (shortest..=longest).contains(&n) {
         Ok(vec![n])

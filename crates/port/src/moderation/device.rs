@@ -11,7 +11,7 @@ use linerate_skb::{Code, Error, Result};
 use crate::units;
 
 /// The values of [`DeviceHold`] as texts. A device that counts packets also has `250us,frames=32`.
-pub const HOLD_FORMS: &str = "off | 250us";
+pub const HOLD_FORMS: &str = "off, or a time as 250us";
 
 /// The hold of a device: the time from one irq to the next, and the number of packets that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -168,6 +168,11 @@ impl std::error::Error for CaptureError {
 }
 
 impl CaptureError {
+    /// Returns true if the file has not a single byte.
+    fn is_empty(&self) -> bool {
+        self.offset == 0 && matches!(self.fault, Fault::Truncated { found: 0, .. })
+    }
+
     /// Returns the error for opening the file called `name`.
     #[must_use]
     pub fn in_file(&self, name: &str) -> Error {
@@ -175,8 +180,12 @@ impl CaptureError {
             Fault::Io(_) => Code::File,
             _ => Code::Capture,
         };
-        let error = Error::new(code, format!("cannot read {name}"), self.to_string());
+        let why = if self.is_empty() { "it is empty".to_owned() } else { self.to_string() };
+        let error = Error::new(code, format!("cannot read {name}"), why);
         match self.fault {
+            _ if self.is_empty() => error.fix(
+                "see if the program that writes it has failed, or has not begun to write",
+            ),
             Fault::NotCapture([0x1f, 0x8b, ..]) => error.fix("unpack it first: gunzip"),
             Fault::NotCapture([0x28, 0xb5, 0x2f, 0xfd]) => error.fix("unpack it first: unzstd"),
             Fault::NotEthernet(_) => error.fix(
