@@ -7,16 +7,14 @@
 //! The thread also starts the programs in its namespace. It ends with the namespace, and the
 //! programs are killed when it ends (see [`process`](crate::process)).
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use rustix::io::Errno;
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use linerate_sys::netns;
 
 use crate::installed;
 use crate::process::Process;
@@ -30,9 +28,9 @@ type Order = (Command, Sender<std::io::Result<Child>>);
 /// A network namespace.
 #[derive(Debug)]
 pub struct Netns {
-    fd: OwnedFd,
+    netns: netns::Netns,
     orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<()>>>,
 }
 
 impl Netns {
@@ -43,17 +41,14 @@ impl Netns {
     /// The reason to skip, if privileges or programs are missing.
     pub fn new() -> Result<Netns, String> {
         installed("ip")?;
+        let netns = netns::Netns::new().map_err(|e| {
+            assert!(netns::is_refused(&e), "this is no reason to skip: {e}");
+            e.to_string()
+        })?;
+        netns.quiet().expect(ENTERS);
         let (orders, ordered) = channel();
-        let (made, making) = channel();
-        let thread = std::thread::spawn(move || serve(&made, &ordered));
-        let fd = making.recv().expect("the thread inside answers")?;
-        let netns = Netns { fd, orders: Some(orders), thread: Some(thread) };
-        netns.run(|| {
-            for which in ["all", "default"] {
-                // A kernel without IPv6 has no such file.
-                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
-            }
-        });
+        let thread = netns.spawn("netns", move || serve(&ordered)).expect(ENTERS);
+        let netns = Netns { netns, orders: Some(orders), thread: Some(thread) };
         netns.ip("link set lo up");
         Ok(netns)
     }
@@ -61,7 +56,7 @@ impl Netns {
     /// Returns a path of the namespace, for `ip link set … netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
+        self.netns.path()
     }
 
     /// Runs `inside` on a new thread in the namespace, and returns its result.
@@ -69,30 +64,15 @@ impl Netns {
     /// # Panics
     /// As `inside` does.
     pub fn run<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                self.enter();
-                inside()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        self.netns.run(inside).expect(ENTERS)
     }
 
     /// Starts `inside` on a new thread in the namespace; the caller joins the thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         inside: impl FnOnce() -> T + Send + 'static,
-    ) -> JoinHandle<T> {
-        let fd = self.fd.try_clone().expect("there is a descriptor left");
-        std::thread::spawn(move || {
-            enter(&fd);
-            inside()
-        })
-    }
-
-    /// Moves the calling thread into the namespace permanently.
-    pub fn enter(&self) {
-        enter(&self.fd);
+    ) -> JoinHandle<Option<T>> {
+        self.netns.spawn("inside", inside).expect(ENTERS)
     }
 
     /// Runs `ip` with `args` in the namespace, and returns its output.
@@ -220,21 +200,9 @@ impl Drop for Netns {
     }
 }
 
-/// Runs the namespace's own thread: creates the namespace, then starts programs in it until all
-/// senders of orders are dropped.
-fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
-    // SAFETY: NEWNET only changes which interfaces this thread sees. The flag that is unsafe,
-    // FILES, is not set.
-    let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
-    let fd = match unshared {
-        Ok(()) => Ok(File::open("/proc/thread-self/ns/net").expect("procfs").into()),
-        // As `linerate_sys::netns::is_refused`.
-        Err(e @ (Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::NOSPC)) => {
-            Err(format!("no network namespace: {e}"))
-        }
-        Err(e) => panic!("this is no reason to skip: unshare: {e}"),
-    };
-    let _ = made.send(fd);
+/// Runs the namespace's own thread: starts programs in the namespace until all senders of orders are
+/// dropped.
+fn serve(ordered: &Receiver<Order>) {
     for (mut command, answer) in ordered {
         let _ = answer.send(command.spawn());
     }
@@ -257,10 +225,8 @@ fn count_of_line(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn enter(fd: &OwnedFd) {
-    move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))
-        .expect("the maker of a namespace may enter it");
-}
+/// The reason why entering a namespace cannot fail.
+const ENTERS: &str = "the maker of a namespace may enter it";
 
 #[cfg(test)]
 mod tests {

@@ -8,11 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use linerate_sys::process::end_with_this_thread;
 pub use rustix::process::Signal;
-use rustix::process::{
-    Pid, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal,
-    waitid,
-};
+use rustix::process::{Pid, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use crate::wait::until_true;
 
@@ -56,11 +54,7 @@ impl Process {
         let name = format!("{command:?}").replace('"', "");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
-        // SAFETY: the closure makes only one system call, prctl, between fork and exec, and
-        // accesses no memory of this process.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
+        end_with_this_thread(&mut command);
         let mut child = spawn(command).unwrap_or_else(|e| panic!("{name}: {e}"));
         let stdout = Output::of(child.stdout.take().expect("it is piped"));
         let stderr = Output::of(child.stderr.take().expect("it is piped"));

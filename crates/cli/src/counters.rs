@@ -180,27 +180,16 @@ fn whole(data: &CounterData) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_testing::unless;
 
     /// Returns running counters; `None`, with a message, if the kernel permits none, or the machine has none.
     fn start() -> Option<Counters> {
-        match Counters::start() {
-            Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
-                println!("skipped: {e}");
-                None
-            }
-            counters => Some(counters.unwrap()),
-        }
+        unless(Counters::start(), |e| matches!(e.code, Code::Permission | Code::Unsupported))
     }
 
     /// Stops counters; returns `None`, with a message, if other programs used them meanwhile.
     fn stop(counters: Counters) -> Option<Counted> {
-        match counters.stop() {
-            Err(e) if e.code == Code::Busy => {
-                println!("skipped: {e}");
-                None
-            }
-            counted => Some(counted.unwrap()),
-        }
+        unless(counters.stop(), |e| e.code == Code::Busy)
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Tests the lab's experiments with a second process, which reads the packets of one side.
 
 mod command;
-mod folder;
 mod pin;
 
 use std::fs;
@@ -11,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use command::{Ended, command, finish, run};
 use linerate_sys::xdp;
+use linerate_testing::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Returns the windows of both sides of a quick run with one cell, and the run's document; `None`, with a message, if
 /// threads may not be pinned.
 fn ran(experiment: &str, only: &str) -> Option<(Vec<[Value; 2]>, Value)> {
-    let dir = folder::create(experiment);
-    let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.display());
+    let dir = Scratch::new();
+    let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.0.display());
     let ended = run(&words);
-    let _ = fs::remove_dir_all(&dir);
     if pin::is_refused(&ended) {
         return None;
     }
@@ -166,11 +165,9 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
 /// Passes packets of a device to the other process; returns the number of those that were lost, or `None` if the
 /// machine cannot run it.
 fn lost_of_a_device() -> Option<f64> {
-    let folder = folder::create("device");
-    let (file, dir) = (folder.join("device.toml"), folder.join("runs"));
-    fs::write(&file, BY_A_DEVICE).unwrap();
-    let ended = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
-    fs::remove_dir_all(&folder).unwrap();
+    let scratch = Scratch::new();
+    let file = scratch.file("device.toml", BY_A_DEVICE);
+    let ended = run(&format!("lab run {file} --quick --json --dir {}", scratch.word("runs")));
     if pin::is_refused(&ended) {
         return None;
     }
@@ -241,15 +238,14 @@ fn kill_one(run: u32) -> bool {
 
 #[test]
 fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
-    let dir = folder::create("fabric-killed");
-    let words = format!("lab run fabric --quick --json --dir {}", dir.display());
+    let dir = Scratch::new();
+    let words = format!("lab run fabric --quick --json --dir {}", dir.0.display());
     let mut run = command::start(command(&words).stdin(Stdio::null()));
     let deadline = Instant::now() + Duration::from_secs(20);
     while !kill_one(run.id()) {
         if Instant::now() > deadline || run.try_wait().unwrap().is_some() {
             let _ = run.kill();
             let ended = Ended::from(finish(run));
-            let _ = fs::remove_dir_all(&dir);
             assert!(pin::is_refused(&ended), "no far side: {ended:?}");
             return;
         }
@@ -257,7 +253,6 @@ fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
     let killed = Instant::now();
     let ended = Ended::from(finish(run));
     let took = killed.elapsed();
-    let _ = fs::remove_dir_all(&dir);
     assert_eq!(ended.exit, Some(1), "{ended:?}");
     assert_eq!(ended.document()["error"]["code"], "E-SYSTEM", "{ended:?}");
     assert!(ended.out.contains("the process at the far side of the fabric failed"), "{ended:?}");

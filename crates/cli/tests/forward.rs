@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use command::{Ended, command, finish, run};
-use linerate_sys::netns::{self, Netns};
+use linerate_testing::{Scratch, netns_with_pair, unless};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -42,10 +42,7 @@ fn signal(child: &Child, signal: Signal) {
 
 #[test]
 fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return println!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     // Another namespace may have an interface of a common name.
     let near = format!("d{}", std::process::id());
     netns.ip(&format!("link add {near} type veth peer name e{}", std::process::id())).unwrap();
@@ -75,18 +72,13 @@ impl Drop for Named {
 
 #[test]
 fn interface_that_is_moved_during_a_run_is_told_with_the_name_of_its_namespace() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return println!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     let named = Named(format!("linerate-moved-{}", std::process::id()));
     // Other tests may have a named namespace with interfaces of common names.
     let (near, far) = (format!("m{}", std::process::id()), format!("n{}", std::process::id()));
-    match netns.ip(&format!("netns add {}", named.0)) {
-        Err(e) if NO_NAMES.iter().any(|why| e.why.contains(why)) => {
-            return println!("skipped: {e}");
-        }
-        made => made.map(drop).unwrap(),
+    let added = netns.ip(&format!("netns add {}", named.0));
+    if unless(added, |e| NO_NAMES.iter().any(|why| e.why.contains(why))).is_none() {
+        return;
     }
     netns.ip(&format!("link add {near} type veth peer name {far}")).unwrap();
     netns.ip(&format!("link set {near} up")).unwrap();
@@ -438,9 +430,8 @@ fn gen_reports_what_was_asked_and_what_left() {
 
 #[test]
 fn a_capture_of_another_link_type_goes_to_another_file_and_nowhere_else() {
-    let dir = std::env::temp_dir().join(format!("linerate-cooked-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let dir = Scratch::new();
+    let file = |name: &str| dir.word(name);
     // A capture of pcap 2.4 with Linux's cooked packets; one packet of 14 bytes, of which 5 were
     // captured.
     let words = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 113, 1, 1, 5, 14_u32];
@@ -461,14 +452,12 @@ fn a_capture_of_another_link_type_goes_to_another_file_and_nowhere_else() {
         let why = "link type 113 (LINUX_SLL), not Ethernet (1)";
         assert!(refused.err.contains(why), "{refused:?}");
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn a_capture_that_was_written_is_copied_byte_by_byte() {
-    let dir = std::env::temp_dir().join(format!("linerate-cli-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let dir = Scratch::new();
+    let file = |name: &str| dir.word(name);
     let (first, second) = (file("first.pcapng"), file("second.pcapng"));
     let made = run(&format!("forward gen:,size=imix,flows=7 pcap:{first} --count 5000"));
     assert_eq!(made.exit, Some(0), "{made:?}");
@@ -504,7 +493,6 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     assert!(both.status.success() && table.contains("\nstdout  "), "{table}");
     std::fs::write(&first, &both.stdout).unwrap();
     assert!(frames(&first) == frames(&second), "the copy differs");
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

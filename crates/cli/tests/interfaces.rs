@@ -3,7 +3,8 @@
 mod command;
 
 use command::{Ended, run};
-use linerate_sys::netns::{self, Netns};
+use linerate_sys::netns::Netns;
+use linerate_testing::{netns_with_pair, unless};
 
 fn run_in(netns: &Netns, words: &str) -> Ended {
     netns.run(|| run(words)).unwrap()
@@ -11,10 +12,7 @@ fn run_in(netns: &Netns, words: &str) -> Ended {
 
 #[test]
 fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     let pair = "v0 and v1 are the ends of one veth pair";
     let warned = |words: &str| {
         let text = run_in(&netns, &format!("forward {words} --for 10ms"));
@@ -33,10 +31,7 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
 
 #[test]
 fn a_wire_between_two_interfaces_of_one_network_is_warned_about() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     let warned = |ports: &str| {
         let ended = run_in(&netns, &format!("forward {ports} --for 10ms"));
         assert_eq!(ended.exit, Some(0), "{ports}: {ended:?}");
@@ -95,10 +90,7 @@ fn a_wire_between_two_interfaces_of_one_network_is_warned_about() {
 
 #[test]
 fn ports_that_take_the_packets_from_two_members_of_a_bridge_are_not_warned_about() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     netns.ip("link add w0 type veth peer name w1").unwrap();
     netns.ip("link set w0 up").unwrap();
     match netns.ip("link add b0 type bridge") {
@@ -122,14 +114,11 @@ fn ports_that_take_the_packets_from_two_members_of_a_bridge_are_not_warned_about
 
 #[test]
 fn a_wire_between_two_names_of_one_interface_is_refused() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
-    match netns.ip("link property add dev v0 altname v0b") {
-        // iproute2 before 5.5.
-        Err(e) if e.why.contains("\"property\" is unknown") => return eprintln!("skipped: {e}"),
-        made => drop(made.unwrap()),
+    let Some(netns) = netns_with_pair() else { return };
+    let named = netns.ip("link property add dev v0 altname v0b");
+    // iproute2 before 5.5.
+    if unless(named, |e| e.why.contains("\"property\" is unknown")).is_none() {
+        return;
     }
     for other in ["v0", "v0b"] {
         let refused = run_in(&netns, &format!("forward packet:v0 packet:{other} --for 10ms"));
@@ -140,10 +129,7 @@ fn a_wire_between_two_names_of_one_interface_is_refused() {
 
 #[test]
 fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     netns.ip("addr add 192.0.2.1/24 dev v0").unwrap();
     let refused = run_in(&netns, "gen packet:v0");
     assert_eq!((refused.exit, refused.out.as_str()), (Some(2), ""), "{refused:?}");
@@ -171,10 +157,7 @@ fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
 
 #[test]
 fn a_generator_of_which_nothing_is_sent_fails_with_the_reason() {
-    let netns = match Netns::with_pair() {
-        Err(e) if netns::is_refused(&e) => return eprintln!("skipped: {e}"),
-        made => made.unwrap(),
-    };
+    let Some(netns) = netns_with_pair() else { return };
     for (words, exit) in [
         ("gen packet:v0 --count 10 --size 1515", 3),
         ("forward gen:,count=10,size=1515 packet:v0", 3),

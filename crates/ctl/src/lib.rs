@@ -14,8 +14,6 @@ pub mod pool;
 pub mod poor_use;
 mod registers;
 pub mod report;
-#[cfg(test)]
-mod testing;
 #[cfg(feature = "json")]
 pub mod tune;
 

@@ -212,9 +212,9 @@ impl From<&Dwell> for DwellTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::may_pin;
     use linerate_datapath::{Engine, EngineBuilder};
     use linerate_sys::thread::allowed_cpus;
+    use linerate_testing::may_pin;
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);

@@ -11,6 +11,7 @@ use linerate_datapath::{Engine, Running};
 use linerate_port::Code;
 use linerate_sys::clock::cpu_time;
 use linerate_sys::thread::{is_filtered, run_on};
+use linerate_testing::unless;
 
 const LONG: Duration = Duration::from_secs(30);
 /// Length of one count of packets.
@@ -39,13 +40,7 @@ impl Crowded {
             return None;
         };
         // A search tries the CPUs that the calling thread may use.
-        match run_on(&[first, second]) {
-            Err(e) if is_filtered(&e) => {
-                println!("skipped: {e}");
-                return None;
-            }
-            pinned => pinned.unwrap(),
-        }
+        unless(run_on(&[first, second]), is_filtered)?;
         let builder = Engine::builder().port("a", "null:,queues=2").port("b", "null:,queues=2");
         let engine = builder.wire("a", "b").cpus(&[first, first]).build().unwrap();
         let running = engine.start().unwrap();

@@ -1,15 +1,12 @@
 //! Tests complete engines on ports that need no privilege.
 
-mod pin;
-
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, PortId, Stage, Turn, Turned};
 use linerate_port::Code;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Pool};
-
-use pin::may_pin;
+use linerate_testing::may_pin;
 
 const LONG: Duration = Duration::from_secs(20);
 

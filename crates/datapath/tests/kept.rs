@@ -1,7 +1,6 @@
 //! Tests engines with ports that a thread of the program serves.
 
 mod common;
-mod pin;
 
 use std::thread;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use linerate_port::{Code, Queue, pcap};
 use linerate_skb::Batch;
 
 use common::{LONG, pass};
-use pin::may_pin;
+use linerate_testing::may_pin;
 
 /// Returns an engine with two rings to the program, and a worker between them.
 fn between_rings() -> Engine {

@@ -1,8 +1,6 @@
 //! Tests complete engines and their memory: frames that fit packets, pools that run out of frames,
 //! and which worker frees whose packets.
 
-mod pin;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +11,7 @@ use linerate_datapath::{
 use linerate_port::Port;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Init, Ledger, Pool, PoolStats, Return, Trust};
-
-use pin::may_pin;
+use linerate_testing::may_pin;
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -1,7 +1,5 @@
 //! Queues, workers and CPUs: which worker serves which queue, and on which CPU the worker runs.
 
-mod pin;
-
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,8 +16,7 @@ use linerate_port::{
     Result, Spec, Want,
 };
 use linerate_skb::{Batch, Local, Moved};
-
-use pin::may_pin;
+use linerate_testing::may_pin;
 
 const LONG: Duration = Duration::from_secs(30);
 /// Number of packets that each queue delivers.

@@ -7,6 +7,7 @@ use linerate_port::QueueOps;
 use linerate_port::pcap::{self, Frame};
 use linerate_port::wrap::fault::{Fault, Faulty, Plan};
 use linerate_skb::{Batch, DropReason};
+use linerate_testing::eventually;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -30,15 +31,6 @@ fn stop_whole(running: Running) -> u64 {
     let found = stopped.ports[3].verified.unwrap();
     assert_eq!((found.lost, found.reordered, found.duplicated, found.corrupted), (0, 0, 0, 0));
     found.packets
-}
-
-/// Waits until `done` returns true.
-fn eventually(mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LONG);
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// S2.8: the cap changes between two turns, when the queue is at rest.

@@ -12,6 +12,7 @@ use linerate_port::wrap::tee::{Limits, Tee};
 use linerate_port::wrap::{Layer, Wrapped};
 use linerate_port::{Code, Error, Queue, QueueOps, pcap, ring};
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
+use linerate_testing::eventually;
 use linerate_wire::stamp;
 
 use common::{LONG, pass};
@@ -40,15 +41,6 @@ impl Bytes {
         let frames = pcap::read_all(&path);
         std::fs::remove_file(&path).unwrap();
         frames.unwrap().iter().map(|f| stamp::read(&f.bytes).unwrap().seq).collect()
-    }
-}
-
-/// Polls `done` until it returns true.
-fn eventually(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !done() {
-        assert!(Instant::now() < deadline, "it never was");
-        std::thread::yield_now();
     }
 }
 

@@ -3,15 +3,12 @@
 
 mod victim;
 
-use std::fs::DirBuilder;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use linerate_port::{Port, Queue, Want};
 use linerate_skb::{Batch, Local, Pool, Trust};
+use linerate_testing::Scratch;
 use victim::Victim;
 
 const ROUNDS: u32 = 100;
@@ -43,14 +40,6 @@ fn echo(text: &str) {
         batch.clear();
         queue.wait(Some(Duration::from_micros(100))).unwrap();
     }
-}
-
-/// Creates a folder that only this user can enter, under a name that no other program can predict.
-fn folder() -> PathBuf {
-    let number = RandomState::new().build_hasher().finish();
-    let folder = std::env::temp_dir().join(format!("linerate-memif-{number:x}"));
-    DirBuilder::new().mode(0o700).create(&folder).unwrap();
-    folder
 }
 
 /// Sends numbered packets and receives until enough have come back: each unchanged, and none twice.
@@ -89,8 +78,8 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
     if let Ok(text) = std::env::var(VICTIM) {
         return echo(&text);
     }
-    let folder = folder();
-    let at = |options: &str| format!("memif:{}/x.sock,{options}", folder.display());
+    let folder = Scratch::new();
+    let at = |options: &str| format!("memif:{}/x.sock,{options}", folder.0.display());
     let pool = pool();
     let (mut queue, mut mem) = (open(&at(ours), &pool), pool.local());
     let rounds = std::env::var(KILLS).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
@@ -108,7 +97,7 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
         }
         let ledger = pool.ledger();
         assert!(ledger.is_drained(), "round {round}: {ledger}");
-        let left = std::fs::read_dir(&folder).unwrap().count();
+        let left = std::fs::read_dir(&folder.0).unwrap().count();
         assert!(left <= 1, "round {round}: {left} files");
     }
     drop((queue, mem));
@@ -117,10 +106,9 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
     let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
     assert_eq!(lent.map(|(_, n)| *n), Some(0), "{ledger}");
     // A killed server leaves only its socket, which the next server replaces.
-    for file in std::fs::read_dir(&folder).unwrap() {
+    for file in std::fs::read_dir(&folder.0).unwrap() {
         assert_eq!(file.unwrap().file_name(), "x.sock");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

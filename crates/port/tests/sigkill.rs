@@ -1,15 +1,14 @@
 //! A process that forwards between AF_XDP ports is killed under load, many times: the kernel must
 //! keep none of its programs, and the next process must start.
 
-mod device;
 mod victim;
 
 use std::time::{Duration, Instant};
 
-use device::{available, enters_netns, ip};
 use linerate_port::{Port, Want};
 use linerate_skb::{Batch, Pool};
 use linerate_sys::bpf;
+use linerate_testing::{eventually, in_netns, ip, is_xdp_missing, unless};
 use victim::Victim;
 
 const ROUNDS: usize = 200;
@@ -23,14 +22,6 @@ const VICTIM: &str = "LINERATE_TEST_VICTIM";
 fn programs() -> Vec<u32> {
     let is_ours = |id: &u32| bpf::program_name(*id).as_deref() == Some("linerate");
     bpf::program_ids().filter(is_ours).collect()
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !done() {
-        assert!(Instant::now() < deadline, "not within 10 s: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Runs in the process that is killed: forwards between v0 and w0 in both directions.
@@ -56,29 +47,24 @@ fn a_killed_process_leaves_no_xdp_program() {
     if std::env::var_os(VICTIM).is_some() {
         return forward();
     }
-    let thread = std::thread::spawn(|| {
-        if !enters_netns() {
-            return;
-        }
+    in_netns(|| {
         for pair in ["v0 type veth peer name v1", "w0 type veth peer name w1"] {
-            ip(&format!("link add {pair}")).expect("a veth pair is made");
+            ip(&format!("link add {pair}"));
         }
         for end in ["v0", "v1", "w0", "w1"] {
-            ip(&format!("link set {end} up")).expect("its ends come up");
+            ip(&format!("link set {end} up"));
         }
         // Those of other processes, which may run on.
         let others = programs();
-        if let Err(why) = available(Port::open("xdp:v0")) {
-            return eprintln!("skipped: {why}");
+        if unless(Port::open("xdp:v0"), is_xdp_missing).is_some() {
+            kill_many(&others);
         }
-        kill_many(&others);
     });
-    thread.join().unwrap();
 }
 
 fn kill_many(others: &[u32]) {
     let gone = || programs().iter().all(|id| others.contains(id));
-    eventually("the first program is gone", gone);
+    eventually(gone);
     let pool = Pool::builder().frames(4096).build().unwrap();
     let mut source = Port::open_with("packet:v1", &pool).unwrap().into_queues().remove(0);
     let mut sink = Port::open_with("packet:w1", &pool).unwrap().into_queues().remove(0);
@@ -103,10 +89,10 @@ fn kill_many(others: &[u32]) {
             batch.clear();
         }
         drop(child);
-        eventually("its programs are gone", gone);
+        eventually(gone);
     }
     for name in ["v0", "w0"] {
-        assert!(!ip(&format!("link show {name}")).unwrap().contains("prog/xdp"), "{name}");
+        assert!(!ip(&format!("link show {name}")).contains("prog/xdp"), "{name}");
     }
     drop((source, sink, batch));
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());

@@ -3,22 +3,9 @@
 use std::sync::mpsc::sync_channel;
 
 use linerate_skb::{Batch, CoreKind, CoreStats, FreeMatrix, Pool, Return};
-use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu, try_cpus};
+use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use linerate_sys::tsc::ticks;
-
-/// Returns true if threads may be pinned; false, with a message, if a filter of system calls refuses it.
-fn may_pin() -> bool {
-    match try_cpus(&allowed_cpus().unwrap()[..1]) {
-        Err(e) if is_filtered(&e) => {
-            println!("skipped: {e}");
-            false
-        }
-        tried => {
-            tried.unwrap();
-            true
-        }
-    }
-}
+use linerate_testing::may_pin;
 
 /// Returns two CPUs, if this process may run on as many.
 fn two_cpus() -> Option<[usize; 2]> {

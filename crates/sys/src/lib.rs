@@ -19,8 +19,6 @@ pub mod peer;
 pub mod process;
 pub mod rtnl;
 pub mod seqpacket;
-#[cfg(test)]
-mod testing;
 pub mod text;
 pub mod thread;
 pub mod tsc;

@@ -281,7 +281,7 @@ fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip, wait_running};
+    use linerate_testing::{in_netns, ip, wait_running};
 
     #[test]
     fn an_interface_says_what_it_is() {

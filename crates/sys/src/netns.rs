@@ -218,17 +218,11 @@ const NO_IP: &str = "there is no program `ip` (iproute2)";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_testing::{eventually, unless};
 
     /// Returns a namespace; prints why if it cannot be created.
     fn netns() -> Option<Netns> {
-        match Netns::new() {
-            Ok(netns) => Some(netns),
-            Err(e) if is_refused(&e) => {
-                println!("skipped: {e}");
-                None
-            }
-            Err(e) => panic!("{e}"),
-        }
+        unless(Netns::new(), is_refused)
     }
 
     fn here() -> std::path::PathBuf {
@@ -251,9 +245,8 @@ mod tests {
     fn links_can_be_made_and_have_no_ipv6() {
         let Some(netns) = netns() else { return };
         netns.quiet().unwrap();
-        match netns.ip("link add dev v0 type veth peer name v1") {
-            Err(e) if is_refused(&e) => return println!("skipped: {e}"),
-            made => made.map(drop).unwrap(),
+        if unless(netns.ip("link add dev v0 type veth peer name v1"), is_refused).is_none() {
+            return;
         }
         netns.ip("link set dev v0 up").unwrap();
         netns.ip("link set dev v1 up").unwrap();
@@ -266,20 +259,15 @@ mod tests {
     #[test]
     fn namespace_ends_with_its_last_handle() {
         let Some(netns) = netns() else { return };
-        match netns.ip("-V") {
-            Err(e) if is_refused(&e) => return println!("skipped: {e}"),
-            said => said.map(drop).unwrap(),
+        if unless(netns.ip("-V"), is_refused).is_none() {
+            return;
         }
         let other = Netns::new().unwrap();
         let pair = format!("link add dev v0 type veth peer name v1 netns {}", other.path());
         netns.ip(&pair).unwrap();
         drop(other);
         // The peer of a link goes with it, as soon as the kernel's worker has come to it.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while netns.ip("-o link").unwrap().contains("v0") {
-            assert!(std::time::Instant::now() < until, "the other namespace is still there");
-            std::thread::yield_now();
-        }
+        eventually(|| !netns.ip("-o link").unwrap().contains("v0"));
     }
 
     #[test]

@@ -252,7 +252,7 @@ fn refused(name: IfName, call: &str, errno: Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn a_veth_tells_its_kind_and_its_other_end() {

@@ -2,8 +2,6 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
-#[path = "../../../crates/cli/tests/folder/mod.rs"]
-mod folder;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,32 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use command::{Ended, run};
-
-/// A directory for one test, removed when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(folder::create(&format!("lab-{name}")))
-    }
-
-    /// Writes a file into the directory, and returns its path as a word of a command line.
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn word(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use linerate_testing::Scratch;
 
 /// An experiment that runs unprivileged on every machine: its sides are two ways to wait for a
 /// moment.
@@ -127,7 +100,7 @@ fn an_experiment_is_told_with_what_is_expected_and_by_whom() {
 
 #[test]
 fn a_file_of_ours_is_a_template_for_ones_own() {
-    let scratch = Scratch::new("template");
+    let scratch = Scratch::new();
     let toml = run("lab show skbinit --toml").out;
     let file = scratch.file("mine.toml", &toml.replace("id = \"skbinit\"", "id = \"mine\""));
     let told = run(&format!("lab show {file}"));
@@ -137,18 +110,18 @@ fn a_file_of_ours_is_a_template_for_ones_own() {
 
 #[test]
 fn a_setting_that_the_scenario_does_not_have_is_refused_before_anything_runs() {
-    let scratch = Scratch::new("setting");
+    let scratch = Scratch::new();
     let file = scratch.file("mine.toml", &MINE.replace("program =", "programme ="));
-    let told = run(&format!("lab run {file} --dir {}", scratch.word()));
+    let told = run(&format!("lab run {file} --dir {}", scratch.0.display()));
     refused(&told, 2, &["error[E-EXPERIMENT]", "mine.toml:"]);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "a run was begun");
 }
 
 #[test]
 fn wrong_request_is_refused_before_a_run_begins() {
-    let scratch = Scratch::new("request");
+    let scratch = Scratch::new();
     let file = scratch.file("mine.toml", MINE);
-    let dir = scratch.word();
+    let dir = scratch.0.display();
     for (words, exit, part) in [
         ("run skbinits".into(), 2, "did you mean \"skbinit\""),
         ("run".into(), 2, "required"),
@@ -169,7 +142,7 @@ fn wrong_request_is_refused_before_a_run_begins() {
 
 #[test]
 fn unsupported_experiment_is_exit_5() {
-    let scratch = Scratch::new("unsupported");
+    let scratch = Scratch::new();
     let none = MINE.replace("program = \"echo\"", "program = \"no-such-program\"");
     let file = scratch.file("mine.toml", &none);
     refused(&run(&format!("lab run {file} --quick")), 5, &["cannot run no-such-program"]);
@@ -202,14 +175,14 @@ fn started(words: &str) -> Option<Vec<String>> {
 
 #[test]
 fn commands_that_only_read_start_no_program() {
-    let scratch = Scratch::new("reads");
-    let probed = format!("{}/probed", scratch.word());
+    let scratch = Scratch::new();
+    let probed = scratch.word("probed");
     let asks = format!("program = \"touch\"\nprobe = [{probed:?}]");
     let mine = MINE.replace("program = \"echo\"", &asks);
     // What it touches lies in the test's own folder.
-    let touched = format!("args = [\"{}/touched\"]", scratch.word());
+    let touched = format!("args = [\"{}/touched\"]", scratch.0.display());
     let file = scratch.file("mine.toml", &mine.replace("args = [\"{}\"]", &touched));
-    let dir = format!("{}/runs", scratch.word());
+    let dir = scratch.word("runs");
     let own = scratch.file("own.toml", MINE);
     let ran = run(&format!("lab run {own} --quick --dir {dir}"));
     assert!(ran.out.contains("\nruns     ") && ran.out.contains("/echo {}\n"), "{ran:?}");
@@ -240,9 +213,9 @@ fn commands_that_only_read_start_no_program() {
 
 #[test]
 fn a_run_is_kept_told_exported_and_compared() {
-    let scratch = Scratch::new("whole");
+    let scratch = Scratch::new();
     let file = scratch.file("mine.toml", MINE);
-    let dir = format!("{}/runs", scratch.word());
+    let dir = scratch.word("runs");
     let told = run(&format!("lab run {file} --quick --seed 7 --note first --dir {dir}"));
     // How noisy the machine is decides between the two.
     assert!(matches!(told.exit, Some(0 | 4)), "{told:?}");
@@ -258,14 +231,14 @@ fn a_run_is_kept_told_exported_and_compared() {
     let triage = run(&format!("lab triage last --dir {dir}"));
     refused(&triage, 1, &["cannot triage", "not of the scenario `host`", "batch"]);
     assert_eq!((&document["run"]["seed"], &document["run"]["complete"]), (&7.into(), &true.into()));
-    let html = format!("{}/report.html", scratch.word());
+    let html = scratch.word("report.html");
     assert_eq!(run(&format!("lab report last --dir {dir} --html {html}")).exit, Some(0));
     assert!(fs::read_to_string(&html).unwrap().to_lowercase().starts_with("<!doctype html>"));
 
     let csv = run(&format!("lab export last --csv - --dir {dir}"));
     assert_eq!(csv.exit, Some(0), "{csv:?}");
     assert!(csv.out.lines().count() > 18, "six pairs of three windows: {}", csv.out);
-    let to = format!("{}/effects.csv", scratch.word());
+    let to = scratch.word("effects.csv");
     let named = run(&format!("lab export last --effects --csv {to} --dir {dir}"));
     assert_eq!((named.exit, named.out.trim()), (Some(0), to.as_str()));
     // On a busy machine nothing may be told of the only metric: the head is there all the same.
@@ -336,13 +309,13 @@ const MISSING: [&str; 6] = [
 #[test]
 fn senders_are_processes_which_end_with_the_run() {
     const MARK: &str = "LINERATE_TEST_SENDERS";
-    let scratch = Scratch::new("hosts");
+    let scratch = Scratch::new();
     let file = scratch.file("hosts.toml", HOSTS);
-    let words = format!("lab run {file} --dir {}/runs", scratch.word());
+    let words = format!("lab run {file} --dir {}/runs", scratch.0.display());
     let mut command = command::command(&words);
-    command.env(MARK, scratch.word()).stdin(Stdio::null());
+    command.env(MARK, &scratch.0).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mark = format!("{MARK}={}", scratch.word());
+    let mark = format!("{MARK}={}", scratch.0.display());
     let mut most = 0;
     while child.try_wait().unwrap().is_none() {
         most = most.max(senders(&mark));
@@ -359,7 +332,7 @@ fn senders_are_processes_which_end_with_the_run() {
     // How noisy the machine is decides between the two.
     assert!(matches!(told.exit, Some(0 | 4)), "{told:?}");
     assert_eq!((most, senders(&mark)), (6, 0), "two on each of three sides");
-    let csv = run(&format!("lab export last --csv - --dir {}/runs", scratch.word())).out;
+    let csv = run(&format!("lab export last --csv - --dir {}/runs", scratch.0.display())).out;
     // A reason may have commas, and is in quotes then.
     let outside = |row: &str| row.split('"').step_by(2).collect::<String>();
     let csv: Vec<String> = csv.lines().map(outside).collect();
@@ -404,7 +377,7 @@ fn hidden_commands_are_not_in_the_help() {
 
 #[test]
 fn a_folder_with_a_name_that_is_not_utf_8_keeps_runs() {
-    let scratch = Scratch::new("bytes");
+    let scratch = Scratch::new();
     let file = scratch.file("mine.toml", MINE);
     let dir = scratch.0.join(OsStr::from_bytes(b"runs-\xff"));
     let mut command = command::command(&format!("lab run {file} --quick --dir"));
@@ -416,7 +389,7 @@ fn a_folder_with_a_name_that_is_not_utf_8_keeps_runs() {
 
 #[test]
 fn an_interrupted_run_is_kept_and_can_be_gone_on_with() {
-    let scratch = Scratch::new("interrupted");
+    let scratch = Scratch::new();
     // So many pairs that it does not end by itself before it is interrupted.
     let file = scratch.file("mine.toml", &MINE.replace("looks = [6]", "looks = [6, 10000]"));
     let dir = scratch.0.join("runs");

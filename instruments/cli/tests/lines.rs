@@ -2,12 +2,11 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
-#[path = "../../../crates/cli/tests/folder/mod.rs"]
-mod folder;
 
 use std::path::{Path, PathBuf};
 
 use command::{Ended, run};
+use linerate_testing::Scratch;
 use serde_json::Value;
 
 const TURNS: u64 = 1000;
@@ -84,15 +83,11 @@ fn a_private_line_costs_its_function_nothing() {
 #[test]
 fn a_model_is_called_one_on_every_line_and_its_difference_too() {
     let Some(load) = built("lines-load") else { return };
-    let folder = folder::create("lines");
-    let file = folder.join("lines.json");
-    let (load, name) = (load.display(), file.display());
-    let Some(before) = lines(&format!("-o {name} -- {load} false-shared {TURNS}")) else {
-        return std::fs::remove_dir_all(&folder).unwrap();
-    };
+    let scratch = Scratch::new();
+    let (load, name) = (load.display(), scratch.word("lines.json"));
+    let Some(before) = lines(&format!("-o {name} -- {load} false-shared {TURNS}")) else { return };
     let after = lines(&format!("--without {name} -- {load} private {TURNS}")).unwrap();
     let listed = run(&format!("profile list {name}"));
-    std::fs::remove_dir_all(&folder).unwrap();
     for ended in [&before, &after, &listed] {
         assert_eq!(ended.exit, Some(0), "{ended:?}");
         assert!(ended.out.lines().all(|line| line.starts_with("MODEL")), "{}", ended.out);
@@ -138,12 +133,10 @@ fn a_command_is_recorded_by_the_model_where_no_counter_counts_lines_and_every_li
     }
     let Some(_) = lines("--json -- true") else { return };
     let load = built("lines-load").unwrap();
-    let folder = folder::create("modelled");
-    let file = folder.join("modelled.json");
-    let (load, name) = (load.display(), file.display());
+    let scratch = Scratch::new();
+    let (load, name) = (load.display(), scratch.word("modelled.json"));
     let words = format!("profile record --event lines-from-other-core -o {name}");
     let ended = run(&format!("{words} -- {load} bounce {TURNS}"));
-    std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     assert!(ended.err.contains("do not come from a counter"), "{}", ended.err);
     assert!(ended.out.lines().all(|line| line.starts_with("MODEL")), "{}", ended.out);

@@ -2,8 +2,6 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
-#[path = "../../../crates/cli/tests/folder/mod.rs"]
-mod folder;
 #[path = "../../../tests/src/sampling.rs"]
 mod sampling;
 #[path = "profile/watch.rs"]
@@ -12,33 +10,14 @@ mod watch;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use command::{Ended, command, run};
+use linerate_testing::Scratch;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
-
-/// A directory for one test, removed when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(folder::create(&format!("prof-{name}")))
-    }
-
-    /// Returns the path of a file in it, as a word of a command line.
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn post(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/seeds").join(name);
@@ -95,8 +74,8 @@ fn refused(words: &str, exit: i32, fix: &str) {
 
 #[test]
 fn a_command_is_recorded_saved_listed_and_compared() {
-    let scratch = Scratch::new("record");
-    let file = scratch.file("p.json");
+    let scratch = Scratch::new();
+    let file = scratch.word("p.json");
     let Some(ended) = record_work(&format!("-o {file} --top 2")) else { return };
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     let head = "\ncpu-clock, one sample for each 1,003,009 ns: clock\n";
@@ -137,8 +116,8 @@ fn a_command_is_recorded_saved_listed_and_compared() {
 
 #[test]
 fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_kernel_s_text() {
-    let scratch = Scratch::new("machine");
-    let (file, data) = (scratch.file("machine.json"), scratch.file("data"));
+    let scratch = Scratch::new();
+    let (file, data) = (scratch.word("machine.json"), scratch.word("data"));
     let dd = format!("dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null; sleep 1");
     let words = format!("--all-cpus --rate 250 -o {file}");
     let Some(ended) = record(&words, &["sh", "-c", &dd]) else { return };
@@ -209,15 +188,15 @@ fn one_document_on_stdout_and_what_the_command_prints_beside_it() {
 
 #[test]
 fn old_file_is_kept_and_a_failed_recording_leaves_it_alone() {
-    let scratch = Scratch::new("old");
-    let file = scratch.file("p.json");
+    let scratch = Scratch::new();
+    let file = scratch.word("p.json");
     fs::write(&file, "mine").unwrap();
     let ended = run(&format!("profile record -o {file} -- /nonexistent"));
     assert_eq!(ended.exit, Some(1), "{ended:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
     let Some(ended) = record(&format!("-o {file}"), &["true"]) else { return };
     assert!(ended.err.contains(&format!("the former file is {file}.old")), "{ended:?}");
-    assert_eq!(fs::read_to_string(scratch.file("p.json.old")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(scratch.word("p.json.old")).unwrap(), "mine");
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "nothing else is left");
 }
 
@@ -272,8 +251,8 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
 
 #[test]
 fn a_command_s_status_is_the_recording_s_and_its_failure_is_told() {
-    let scratch = Scratch::new("status");
-    let file = scratch.file("p.json");
+    let scratch = Scratch::new();
+    let file = scratch.word("p.json");
     let words = format!("-o {file}");
     for (script, exit, remark) in [
         ("exit 0", 0, None),
@@ -316,7 +295,7 @@ fn start_for_short(scratch: &Scratch, script: &str) -> Option<(Child, i32)> {
 
 /// Starts as [`start`] does; the error is the end of a recording whose command was not seen to start.
 fn try_start(scratch: &Scratch, words: &str, script: &str) -> Result<(Child, i32), Ended> {
-    let (file, pid) = (scratch.file("p.json"), scratch.file("pid"));
+    let (file, pid) = (scratch.word("p.json"), scratch.word("pid"));
     let mut command = command(&format!("profile record -o {file} {words} -- sh -c"));
     command.arg(format!("echo $$ > {pid}.new; mv {pid}.new {pid}; {script}")).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -346,29 +325,29 @@ fn runs(pid: i32) -> bool {
 
 #[test]
 fn a_command_does_not_outlive_its_recording() {
-    let scratch = Scratch::new("outlive");
+    let scratch = Scratch::new();
     let Some((child, pid)) = start_for_short(&scratch, "exec sleep 60") else { return };
     let told = ended(child);
     assert_eq!(told.exit, Some(0), "what was asked was done: {told:?}");
     assert!(!runs(pid), "{told:?}");
-    assert!(Path::new(&scratch.file("p.json")).exists());
+    assert!(Path::new(&scratch.word("p.json")).exists());
 }
 
 #[test]
 fn a_command_that_ignores_sigterm_is_named_and_waited_for() {
-    let scratch = Scratch::new("stubborn");
+    let scratch = Scratch::new();
     let script = "trap '' TERM; exec sleep 8";
     let Some((child, pid)) = start_for_short(&scratch, script) else { return };
     let told = ended(child);
     assert!(told.err.contains(&format!("perf waits for it: kill -9 {pid}\n")), "{told:?}");
     assert_eq!(told.exit, Some(0), "{told:?}");
-    assert!(!runs(pid) && Path::new(&scratch.file("p.json")).exists());
+    assert!(!runs(pid) && Path::new(&scratch.word("p.json")).exists());
 }
 
 #[test]
 fn a_recorder_that_is_killed_leaves_the_earlier_profile_and_the_next_one_is_saved() {
-    let scratch = Scratch::new("killed");
-    let file = scratch.file("p.json");
+    let scratch = Scratch::new();
+    let file = scratch.word("p.json");
     fs::write(&file, "the earlier one").unwrap();
     let Some((mut child, pid)) = start(&scratch, "", "exec sleep 60") else { return };
     child.kill().unwrap();
@@ -385,10 +364,10 @@ fn a_recorder_that_is_killed_leaves_the_earlier_profile_and_the_next_one_is_save
 
 #[test]
 fn a_ring_that_exceeds_what_the_user_may_lock_is_refused_with_both_limits() {
-    let scratch = Scratch::new("rings");
+    let scratch = Scratch::new();
     // The rings of this recording take all that kernel.perf_event_mlock_kb allows.
     let Some((first, pid)) = start(&scratch, "", "exec sleep 60") else { return };
-    let file = scratch.file("second.json");
+    let file = scratch.word("second.json");
     let mut limited = Command::new("setpriv");
     limited.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=0"]);
     limited.arg(env!("CARGO_BIN_EXE_linerate-lab")).args(["profile", "record", "-o"]);
@@ -422,7 +401,7 @@ fn a_signal_ends_recording_and_command_and_the_profile_so_far_is_saved() {
     for (signal, both, exit) in
         [(Signal::INT, true, 130), (Signal::TERM, true, 143), (Signal::TERM, false, 143)]
     {
-        let scratch = Scratch::new(&format!("signal-{exit}-{both}"));
+        let scratch = Scratch::new();
         let script = "while :; do :; done";
         let Some((child, pid)) = start(&scratch, "--top 1", script) else { return };
         let recorder = Pid::from_child(&child);
@@ -435,7 +414,7 @@ fn a_signal_ends_recording_and_command_and_the_profile_so_far_is_saved() {
         assert!(!runs(pid), "{told:?}");
         assert!(!told.out.contains("the command failed"), "{told:?}");
         assert!(told.out.contains("cpu-clock") && told.err.contains("saved to "), "{told:?}");
-        let saved = fs::read_to_string(scratch.file("p.json")).unwrap();
+        let saved = fs::read_to_string(scratch.word("p.json")).unwrap();
         assert!(saved.starts_with("{\"schema\":\"linerate-profile/1\""), "{saved}");
     }
 }
@@ -483,8 +462,8 @@ fn the_posts_listings_are_printed_as_they_were() {
 
 #[test]
 fn pictures_and_tables_for_programs_are_written() {
-    let scratch = Scratch::new("pictures");
-    let (flame, post) = (scratch.file("f.svg"), post(POST_003));
+    let scratch = Scratch::new();
+    let (flame, post) = (scratch.word("f.svg"), post(POST_003));
     let ended = run(&format!("profile list {post}#1 --flame {flame} --csv"));
     assert_eq!(ended.err, format!("drawn into {flame}\n"), "{ended:?}");
     let svg = fs::read_to_string(&flame).unwrap();
@@ -502,11 +481,11 @@ fn pictures_and_tables_for_programs_are_written() {
     assert!(fs::read_to_string(&flame).unwrap().contains("</svg>"));
     let stages = run(&format!("profile diff {post}#1 {post}#2 --csv=stages"));
     assert!(stages.out.starts_with("stage,part,functions,"), "{stages:?}");
-    let Some(ended) = record_work(&format!("-g -o {}", scratch.file("g.json"))) else { return };
+    let Some(ended) = record_work(&format!("-g -o {}", scratch.word("g.json"))) else { return };
     assert!(ended.err.contains(" --flame flame.svg\n"), "{ended:?}");
-    let folded = run(&format!("profile list {} --form folded", scratch.file("g.json")));
+    let folded = run(&format!("profile list {} --form folded", scratch.word("g.json")));
     assert!(folded.out.lines().any(|line| line.contains(';')), "{folded:?}");
-    let both = format!("profile diff {0} {0} --chains", scratch.file("g.json"));
+    let both = format!("profile diff {0} {0} --chains", scratch.word("g.json"));
     assert!(run(&both).out.contains("(all without idle)\n"), "{both}");
     let twice = |line: &str| format!("{line} {}\n", line.rsplit_once(' ').unwrap().1);
     let twice: String = folded.out.lines().map(twice).collect();

@@ -2,33 +2,11 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
-#[path = "../../../crates/cli/tests/folder/mod.rs"]
-mod folder;
 
 use std::fs;
-use std::path::PathBuf;
 
 use command::run;
-
-/// A directory for one test, removed when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(folder::create(name))
-    }
-
-    /// Returns the directory as a word of a command line.
-    fn word(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use linerate_testing::Scratch;
 
 const POSTS: [(&str, &str); 2] = [
     ("002_79d1c05c8b9613cb.txt", include_str!("../../../tests/seeds/002_79d1c05c8b9613cb.txt")),
@@ -68,32 +46,32 @@ fn as_posted_is_the_posts_own_table_and_nothing_else() {
 
 #[test]
 fn a_copy_whose_figures_do_not_hold_fails_its_check_by_name() {
-    let copies = Scratch::new("copies");
+    let copies = Scratch::new();
     let (file, text) = POSTS[1];
     let ranked = "mod_timer 1551 6997 5446";
     assert!(text.contains(ranked));
     let copy = text.replace(ranked, "mod_timer 1551 6997 5445");
     fs::write(copies.0.join(file), copy).unwrap();
-    let told = run(&format!("lab seeds 003 --from {}", copies.word()));
+    let told = run(&format!("lab seeds 003 --from {}", copies.0.display()));
     assert_eq!(told.exit, Some(3), "{told:?}");
     let last = told.out.lines().last().unwrap();
     assert!(told.out.contains("FAILED") && last.contains("post 003, line "), "{last}");
     assert!(told.out.contains("line 10: row 5: mod_timer 1551 6997 5445 posted"), "{}", told.out);
-    let document = run(&format!("lab seeds 003 --json --from {}", copies.word()));
+    let document = run(&format!("lab seeds 003 --json --from {}", copies.0.display()));
     assert_eq!(document.exit, Some(3));
     assert!(document.document()["outcome"]["failed"][0][1]["posted"].is_string());
-    let bare = run(&format!("lab seeds 003 --as-posted --from {}", copies.word()));
+    let bare = run(&format!("lab seeds 003 --as-posted --from {}", copies.0.display()));
     assert_eq!(bare.exit, Some(3));
     assert!(bare.err.contains("mod_timer") && !bare.out.contains("FAILED"), "{bare:?}");
 }
 
 #[test]
 fn a_copy_that_cannot_be_read_is_told_of_by_its_line() {
-    let copies = Scratch::new("broken");
+    let copies = Scratch::new();
     let (file, text) = POSTS[0];
     let copy = text.replace("Size:512 Procs:8          69777", "Size:512 Procs:8          6977x");
     fs::write(copies.0.join(file), copy).unwrap();
-    let words = format!("lab seeds 002 --from {}", copies.word());
+    let words = format!("lab seeds 002 --from {}", copies.0.display());
     let told = run(&words);
     assert_eq!((told.exit, told.out.as_str()), (Some(1), ""), "{told:?}");
     assert!(
@@ -104,14 +82,14 @@ fn a_copy_that_cannot_be_read_is_told_of_by_its_line() {
     fs::write(copies.0.join(file), b"one line\nand \xff another\n").unwrap();
     let told = run(&words);
     assert!(told.err.contains("line 2 is not UTF-8"), "{told:?}");
-    let told = run(&format!("lab seeds 004 --from {}", copies.word()));
+    let told = run(&format!("lab seeds 004 --from {}", copies.0.display()));
     assert!(told.exit == Some(1) && told.err.contains("No such file"), "{told:?}");
 }
 
 #[test]
 fn every_table_is_written_as_numbers() {
-    let directory = Scratch::new("tables");
-    let told = run(&format!("lab seeds --csv {}", directory.word()));
+    let directory = Scratch::new();
+    let told = run(&format!("lab seeds --csv {}", directory.0.display()));
     assert_eq!((told.exit, told.err.as_str()), (Some(0), ""));
     for path in told.out.lines() {
         let text = fs::read_to_string(path).unwrap();

@@ -144,14 +144,7 @@ mod tests {
     use super::*;
 
     fn begun(meter: &mut Meter) -> bool {
-        match meter.start() {
-            Ok(()) => true,
-            Err(e) => {
-                assert!(linerate_sys::thread::keeps_no_account(&e), "{e}");
-                println!("skipped: {e}");
-                false
-            }
-        }
+        linerate_testing::unless(meter.start(), linerate_sys::thread::keeps_no_account).is_some()
     }
 
     #[test]

@@ -8,6 +8,7 @@ use linerate_lab::Result;
 use linerate_lab::scenario::{Place, is_missing_here};
 use linerate_lab::settings::Settings;
 use linerate_lab::triage::{Cap, Case, Cause, Extra, Triage};
+use linerate_testing::unless;
 
 /// Lock that runs these tests one at a time, because each uses every CPU.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -38,9 +39,8 @@ fn expect(fault: &str, second: bool, causes: &[Cause]) {
 
 /// Asserts the same as [`expect`], with windows run at these caps in addition to the case's own.
 fn expect_with(fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
-    let triage = match look(&settings(fault), second, caps) {
-        Err(e) if is_missing_here(&e) => return println!("skipped: {e}"),
-        triage => triage.unwrap(),
+    let Some(triage) = unless(look(&settings(fault), second, caps), is_missing_here) else {
+        return;
     };
     let mut found: Vec<Cause> = triage.verdict.causes.iter().map(|one| one.cause).collect();
     found.sort();
@@ -66,11 +66,9 @@ fn driver_that_says_it_sent_what_it_lost_is_the_driver() {
 #[test]
 fn driver_that_reorders_batches_is_told_from_the_device_by_another_device() {
     // A triage goes on without the other device, but cannot tell this fault.
-    match look(&settings("none").with("port", "xdp"), false, &[]) {
-        Err(e) if is_missing_here(&e) => return println!("skipped: {e}"),
-        other => drop(other.unwrap()),
+    if unless(look(&settings("none").with("port", "xdp"), false, &[]), is_missing_here).is_some() {
+        expect("packet:reorder=9", true, &[Cause::Driver]);
     }
-    expect("packet:reorder=9", true, &[Cause::Driver]);
 }
 
 #[test]

@@ -37,14 +37,7 @@ fn or_skip<T>(tried: Result<T>) -> Option<T> {
         };
         is_limit || is_refused(e) || is_filtered(e)
     };
-    match tried {
-        Err(e) if is_reason(&e) => {
-            println!("skipped: {e}");
-            None
-        }
-        Err(e) => panic!("{e}"),
-        Ok(done) => Some(done),
-    }
+    linerate_testing::unless(tried, is_reason)
 }
 
 /// Returns a counting that this machine allows, or why not, printed.

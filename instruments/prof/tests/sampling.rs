@@ -139,14 +139,7 @@ fn count_down(turns: u64) {
 
 /// Returns a recording, or prints the reason why this machine allows none.
 fn started(recording: Result<Recording>) -> Option<Recording> {
-    match recording {
-        Ok(recording) => Some(recording),
-        Err(e) if is_refused(&e) => {
-            println!("skipped: {e}");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
+    linerate_testing::unless(recording, is_refused)
 }
 
 fn at(hz: u32) -> Recorder {

@@ -225,16 +225,14 @@ mod tests {
 
     #[test]
     fn record_of_interrupts_that_are_left_stays_when_the_run_ends() {
-        let name = format!("linerate-undo-left-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
+        let scratch = linerate_testing::Scratch::new();
+        let path = &scratch.0;
         for (name, is_left) in [("run-1", true), ("run-2", false)] {
             fs::write(path.join(name), "x").unwrap();
-            let folder = OwnedFd::from(fs::File::open(&path).unwrap());
+            let folder = OwnedFd::from(fs::File::open(path).unwrap());
             FILES.fetch_add(1, Ordering::Relaxed);
             drop(Written { kind: "", lines: vec![], file: Some((folder, name.into())), is_left });
             assert_eq!(path.join(name).exists(), is_left);
         }
-        fs::remove_dir_all(&path).unwrap();
     }
 }

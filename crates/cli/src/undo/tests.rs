@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use linerate_ctl::affinity::Was;
 use linerate_sys::netif::{DeviceOffload, NapiHold, Rss};
+use linerate_testing::Scratch;
 use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
@@ -18,32 +19,30 @@ const NO_PROCESS: u32 = u32::MAX;
 
 /// A folder of records, which is removed after the test.
 struct Folder {
-    path: PathBuf,
+    path: Scratch,
     folder: OwnedFd,
 }
 
 impl Folder {
-    fn new(test: &str) -> Folder {
-        let name = format!("linerate-undo-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        let folder = open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    fn new() -> Folder {
+        let path = Scratch::new();
+        let folder = open(&path.0, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         Folder { path, folder }
     }
 
     fn write(&self, name: &str, text: &str, mode: u32) {
-        fs::write(self.path.join(name), text).unwrap();
-        fs::set_permissions(self.path.join(name), Permissions::from_mode(mode)).unwrap();
+        fs::write(self.path.0.join(name), text).unwrap();
+        fs::set_permissions(self.path.0.join(name), Permissions::from_mode(mode)).unwrap();
     }
 
     /// Makes a file older than the age at which an unfinished one is removed.
     fn make_old(&self, name: &str) {
-        let file = fs::File::options().write(true).open(self.path.join(name)).unwrap();
+        let file = fs::File::options().write(true).open(self.path.0.join(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).unwrap();
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.path).unwrap().flatten();
+        let entries = fs::read_dir(&self.path.0).unwrap().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
@@ -52,14 +51,8 @@ impl Folder {
 
     /// Undoes the records; returns the level and the text of each finding, and its reason.
     fn undo(&self) -> Vec<(Level, String, String)> {
-        let found = undo_in(&self.path, &self.folder, &Screen::plain(true)).into_iter();
+        let found = undo_in(&self.path.0, &self.folder, &Screen::plain(true)).into_iter();
         found.map(|f| (f.level, f.what, f.why.unwrap_or_default())).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -87,7 +80,7 @@ fn rss(table: &[u32], key: &[u8]) -> Rss {
 
 #[test]
 fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_are_removed() {
-    let folder = Folder::new("unreadable");
+    let folder = Folder::new();
     let (own, own_start) = identity("self").unwrap();
     folder.write("run-7-8", "half a li", 0o600);
     folder.write("run-7-9", &format!("{}\n", ended("gone0", 9)), 0o620);
@@ -100,11 +93,11 @@ fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_ar
     assert!(ended.iter().all(|name| folder.names().contains(name)), "they may be of a container");
     ended.iter().for_each(|name| folder.make_old(name));
     folder.make_old(&format!("new-run-{own}-{own_start}"));
-    assert_eq!(unread_in(&folder.path, &folder.folder).len(), 2, "a run reports them, too");
+    assert_eq!(unread_in(&folder.path.0, &folder.folder).len(), 2, "a run reports them, too");
     let found = folder.undo();
     assert_eq!(found.len(), 2, "{found:?}");
     for name in ["run-7-8", "run-7-9"] {
-        let what = format!("the record {} cannot be read", folder.path.join(name).display());
+        let what = format!("the record {} cannot be read", folder.path.0.join(name).display());
         assert!(found.iter().any(|(level, told, _)| *level == Level::Warn && *told == what));
     }
     let unfinished = format!("new-run-{own}-{own_start}");
@@ -124,7 +117,7 @@ fn folder_of_a_user_is_known_only_if_the_environment_names_it() {
 
 #[test]
 fn records_of_later_runs_are_undone_first_and_each_record_from_its_end() {
-    let folder = Folder::new("order");
+    let folder = Folder::new();
     // Names whose order is not that of the times.
     for (name, start, interfaces) in [
         ("run-1-a", 20, ["c0", "d0"]),
@@ -143,7 +136,7 @@ fn records_of_later_runs_are_undone_first_and_each_record_from_its_end() {
 
 #[test]
 fn setting_that_a_running_process_has_changed_since_is_not_undone() {
-    let folder = Folder::new("running");
+    let folder = Folder::new();
     let (pid, start) = identity("self").unwrap();
     let running = Line { pid, start, ..ended("gone0", 0) };
     let hold = Left::Hold { sets: vec![NapiHold::default()], before: NapiHold::default() };
@@ -157,14 +150,14 @@ fn setting_that_a_running_process_has_changed_since_is_not_undone() {
     };
     assert!(warned("still runs, and will restore it") && warned("needs it as it is"), "{found:?}");
     assert_eq!(folder.names(), ["run-1", "run-2"], "a hold is another setting");
-    fs::remove_file(folder.path.join("run-1")).unwrap();
+    fs::remove_file(folder.path.0.join("run-1")).unwrap();
     assert_eq!(folder.undo()[0].0, Level::Ok);
     assert_eq!(folder.names(), [""; 0]);
 }
 
 #[test]
 fn hold_of_a_run_that_was_killed_after_an_earlier_one_has_started_is_undone() {
-    let folder = Folder::new("earlier");
+    let folder = Folder::new();
     let (pid, start) = identity("self").unwrap();
     let hold = || Left::Hold { sets: vec![NapiHold::default()], before: NapiHold::default() };
     let running = Line { pid, start, left: hold(), ..ended("gone0", 0) };
@@ -185,21 +178,21 @@ fn hold_of_a_run_that_was_killed_after_an_earlier_one_has_started_is_undone() {
 
 #[test]
 fn line_that_is_undone_is_removed_from_its_record() {
-    let folder = Folder::new("rest");
+    let folder = Folder::new();
     let line = Line { netns: ELSEWHERE, ..ended("away0", 5) };
     let text = format!("half a li\n{line}\n{}\n", ended("gone0", 5));
     folder.write("run-1", &text, 0o600);
     folder.write("new-run-1", "of a killed process", 0o600);
     folder.undo();
     assert_eq!(folder.names(), ["run-1"]);
-    let text = fs::read_to_string(folder.path.join("run-1")).unwrap();
+    let text = fs::read_to_string(folder.path.0.join("run-1")).unwrap();
     assert_eq!(text, format!("half a li\n{line}\n"));
 }
 
 #[test]
 fn folder_is_locked_until_the_lock_is_dropped() {
-    let folder = Folder::new("lock");
-    let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let folder = Folder::new();
+    let again = open(&folder.path.0, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let try_lock = || rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive);
     let lock = Lock::of(&folder.folder, LOCK_WAIT, &Screen::plain(true));
     assert_eq!(try_lock(), Err(Errno::WOULDBLOCK));
@@ -211,11 +204,11 @@ fn folder_is_locked_until_the_lock_is_dropped() {
 
 #[test]
 fn nothing_is_undone_while_another_process_has_locked_the_records() {
-    let folder = Folder::new("busy");
+    let folder = Folder::new();
     folder.write("run-1", &format!("{}\n", ended("gone0", 5)), 0o600);
-    let again = open(&folder.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let again = open(&folder.path.0, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
-    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
+    let found = undo_in(&folder.path.0, &folder.folder, &Screen::plain(true));
     assert_eq!((found.len(), found[0].level, found[0].code), (1, Level::Miss, Some("E-BUSY")));
     assert_eq!(folder.names(), ["run-1"]);
     drop(again);
@@ -241,13 +234,13 @@ fn run_whose_process_is_hidden_may_still_run() {
 #[test]
 fn run_of_another_pid_namespace_may_still_run() {
     let Some(own) = pidns() else { return println!("skipped: the kernel has no PID namespaces") };
-    let folder = Folder::new("pidns");
+    let folder = Folder::new();
     let line = Line { pidns: Some(own + 1), ..ended("gone0", 5) };
     folder.write("run-1", &format!("{line}\n"), 0o600);
     let found = folder.undo();
     assert!(found[0].0 == Level::Warn && found[0].2.contains("PID namespace"), "{found:?}");
-    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
-    let remove = format!("remove the record (rm {})", folder.path.join("run-1").display());
+    let found = undo_in(&folder.path.0, &folder.folder, &Screen::plain(true));
+    let remove = format!("remove the record (rm {})", folder.path.0.join("run-1").display());
     assert!(found[0].fix.as_ref().unwrap().text.contains(&remove), "{found:?}");
     assert_eq!((folder.names(), line.pending()), (vec!["run-1".into()], None));
     assert!(!line.is_of_ended_run_here() && ended("gone0", 5).is_of_ended_run_here());
@@ -255,12 +248,12 @@ fn run_of_another_pid_namespace_may_still_run() {
 
 #[test]
 fn record_of_another_network_namespace_is_kept_and_named_because_that_may_be_gone() {
-    let folder = Folder::new("netns");
+    let folder = Folder::new();
     folder.write("run-1", &format!("{}\n", Line { netns: ELSEWHERE, ..ended("away0", 5) }), 0o600);
-    let found = undo_in(&folder.path, &folder.folder, &Screen::plain(true));
+    let found = undo_in(&folder.path.0, &folder.folder, &Screen::plain(true));
     assert_eq!((found.len(), found[0].level), (1, Level::Warn), "{found:?}");
     let fix = &found[0].fix.as_ref().unwrap().text;
-    let remove = format!("and remove the record (rm {})", folder.path.join("run-1").display());
+    let remove = format!("and remove the record (rm {})", folder.path.0.join("run-1").display());
     assert!(fix.contains("ip netns exec NAME") && fix.contains("was deleted"), "{fix}");
     assert!(fix.ends_with(&remove), "{fix}");
     assert_eq!(folder.names(), ["run-1"]);
@@ -412,25 +405,25 @@ fn reason_of_a_missing_record_names_what_is_missing() {
 
 #[test]
 fn lines_that_stay_keep_their_order() {
-    let folder = Folder::new("kept");
+    let folder = Folder::new();
     let away = |name: &str| Line { netns: ELSEWHERE, ..ended(name, 5) };
     let text = format!("{}\n{}\n{}\n", away("away0"), ended("gone0", 5), away("away1"));
     folder.write("run-1", &text, 0o600);
     folder.undo();
-    let kept = fs::read_to_string(folder.path.join("run-1")).unwrap();
+    let kept = fs::read_to_string(folder.path.0.join("run-1")).unwrap();
     assert_eq!(kept, format!("{}\n{}\n", away("away0"), away("away1")));
 }
 
 #[test]
 fn record_that_is_too_long_or_of_another_user_is_not_used() {
-    let folder = Folder::new("foreign");
+    let folder = Folder::new();
     let line = format!("{}\n", ended("gone0", 5));
     let long = line.repeat(BYTES_MAX as usize / line.len() + 1);
     folder.write("run-1", &long, 0o600);
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         folder.write("run-2", &line, 0o600);
-        std::os::unix::fs::chown(folder.path.join("run-2"), Some(65_534), None).unwrap();
+        std::os::unix::fs::chown(folder.path.0.join("run-2"), Some(65_534), None).unwrap();
     }
     let found = folder.undo();
     assert_eq!(found.len(), 1 + usize::from(is_root), "{found:?}");
@@ -439,14 +432,14 @@ fn record_that_is_too_long_or_of_another_user_is_not_used() {
             .iter()
             .all(|(level, what, _)| *level == Level::Warn && what.contains("cannot be read"))
     );
-    assert_eq!(fs::read_to_string(folder.path.join("run-1")).unwrap(), long);
+    assert_eq!(fs::read_to_string(folder.path.0.join("run-1")).unwrap(), long);
     assert_eq!(folder.names().len(), found.len());
 }
 
 #[test]
 fn unfinished_file_of_another_pid_namespace_stays() {
     let Some(own) = pidns() else { return println!("skipped: the kernel has no PID namespaces") };
-    let folder = Folder::new("elsewhere");
+    let folder = Folder::new();
     let (here, away) = (format!("new-run-{NO_PROCESS}-1"), format!("new-run-{NO_PROCESS}-2"));
     folder.write(&here, &format!("{}\n", ended("gone0", 1)), 0o600);
     let line = Line { pidns: Some(own + 1), ..ended("gone0", 2) };
@@ -467,7 +460,7 @@ fn process_that_waits_for_its_parent_has_ended() {
 
 #[test]
 fn run_in_another_network_namespace_does_not_need_an_interface_of_this_one() {
-    let folder = Folder::new("same-index");
+    let folder = Folder::new();
     let (pid, start) = identity("self").unwrap();
     let running = Line { pid, start, netns: ELSEWHERE, ..ended("gone0", 0) };
     folder.write("run-1", &format!("{running}\n"), 0o600);
@@ -478,9 +471,8 @@ fn run_in_another_network_namespace_does_not_need_an_interface_of_this_one() {
 
 /// Runs `test` in a network namespace with the two ends of a veth, v0 and v1.
 fn with_pair(test: impl FnOnce() + Send) {
-    match linerate_sys::netns::Netns::with_pair() {
-        Err(e) if linerate_sys::netns::is_refused(&e) => println!("skipped: {e}"),
-        made => made.unwrap().run(test).unwrap(),
+    if let Some(netns) = linerate_testing::netns_with_pair() {
+        netns.run(test).unwrap();
     }
 }
 
@@ -493,7 +485,7 @@ fn turned_off(interface: &str) -> Line {
 #[test]
 fn interface_that_has_the_name_of_another_one_is_not_restored() {
     with_pair(|| {
-        let folder = Folder::new("renamed");
+        let folder = Folder::new();
         let line = Line { interface: "v0".into(), ..turned_off("v1") };
         folder.write("run-1", &format!("{line}\n"), 0o600);
         let found = folder.undo();
@@ -509,10 +501,10 @@ fn run_begins_with_the_settings_from_before_killed_runs_on_its_own_interfaces_on
         let is_on = || v1.offload(DeviceOffload::Checksums).unwrap();
         let begin = |folder: &Folder, port| {
             let (drivers, screen) = (Registry::default(), Screen::plain(true));
-            recover(&folder.path, &folder.folder, std::iter::once(port), &drivers, &screen);
+            recover(&folder.path.0, &folder.folder, std::iter::once(port), &drivers, &screen);
         };
         v1.set_offload(DeviceOffload::Checksums, false).unwrap();
-        let folder = Folder::new("begin");
+        let folder = Folder::new();
         let interrupts = Left::Interrupts(Was::read("irq=999999=0").unwrap());
         for (name, line) in [
             ("run-1", Line { netns: ELSEWHERE, ..turned_off("v1") }),
@@ -544,7 +536,7 @@ fn change_in_a_deleted_namespace_is_not_undone_in_a_later_one_of_its_number() {
         let Some(cookie) = here.cookie else { return println!("skipped: Linux before 5.14") };
         let v1 = linerate_sys::netif::Interface::open("v1").unwrap();
         v1.set_offload(DeviceOffload::Checksums, false).unwrap();
-        let folder = Folder::new("cookie");
+        let folder = Folder::new();
         let deleted = Netns { cookie: Some(cookie - 1), ..here };
         assert!(!deleted.is_here() && here.is_here());
         folder.write("run-1", &format!("{}\n", Line { netns: deleted, ..turned_off("v1") }), 0o600);

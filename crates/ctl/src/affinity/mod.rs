@@ -215,14 +215,14 @@ mod tests {
     use linerate_port::Code;
 
     use super::*;
-    use crate::testing::unless_filtered;
+    use linerate_testing::unless;
 
     #[test]
     fn a_thread_is_pinned_while_the_guard_is_there() {
         std::thread::spawn(|| {
             let all = thread::allowed_cpus().unwrap();
             let pinned = Pinned::new(ThreadPin::current(), &all[..1]);
-            let Some(mut pinned) = unless_filtered(pinned) else { return };
+            let Some(mut pinned) = unless(pinned, thread::is_filtered) else { return };
             assert_eq!(
                 (thread::allowed_cpus().unwrap(), pinned.before()),
                 (all[..1].to_vec(), &all[..])

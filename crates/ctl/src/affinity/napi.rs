@@ -73,17 +73,14 @@ mod tests {
 
     #[test]
     fn threads_of_an_interface_are_known_by_name_only_if_no_other_has_them() {
-        let proc = std::env::temp_dir().join(format!("linerate-napi-{}", std::process::id()));
+        let proc = linerate_testing::Scratch::new();
         // Neither those of eth01 nor those of eth0-x and eth0-1 belong to eth0.
         for (thread, name) in
             [(70, "0-12"), (71, "0-9"), (72, "0-10"), (73, "01-8"), (74, "0-x-7"), (75, "0-1-6")]
         {
-            let folder = proc.join(thread.to_string());
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("comm"), format!("napi/eth{name}\n")).unwrap();
+            proc.file(&format!("{thread}/comm"), format!("napi/eth{name}\n"));
         }
-        let threads = named(&proc, "eth0");
-        fs::remove_dir_all(proc).unwrap();
+        let threads = named(&proc.0, "eth0");
         assert_eq!(threads, [(71, Some(9)), (72, Some(10)), (70, Some(12))]);
         assert_eq!(own_of(threads.clone(), 3), Some(vec![71, 72, 70]));
         for queues in [0, 1, 2, 4] {

@@ -240,8 +240,6 @@ pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-
     use rustix::io::Errno;
 
     use super::*;
@@ -261,15 +259,13 @@ mod tests {
 
     #[test]
     fn irq_that_was_moved_before_a_pin_returns_there_and_at_the_end_to_where_it_was_found() {
-        let number = RandomState::new().build_hasher().finish();
-        let proc = std::env::temp_dir().join(format!("linerate-irq-{number:x}"));
-        fs::create_dir_all(proc.join("irq/34")).unwrap();
+        let scratch = linerate_testing::Scratch::new();
+        scratch.file("irq/34/smp_affinity_list", "2");
+        let proc = scratch.0.clone();
         let list = list_of(&proc, 34);
         let found = vec![Was::Irq(34, "0-3".into())];
         let interface = "eth0".to_owned();
-        let guards =
-            QueuePin { proc: proc.clone(), interface, queue: 0, found, before: Vec::new() };
-        fs::write(&list, "2").unwrap();
+        let guards = QueuePin { proc, interface, queue: 0, found, before: Vec::new() };
         let mut pin = guards.clone();
         assert_eq!(pin.pin(&[1]).unwrap(), [2]);
         assert_eq!(pin.pin(&[0]).unwrap(), [1]);
@@ -277,7 +273,6 @@ mod tests {
         let back = fs::read_to_string(&list).unwrap();
         guards.restore().unwrap();
         let end = fs::read_to_string(&list).unwrap();
-        fs::remove_dir_all(&proc).unwrap();
         assert_eq!((back.as_str(), end.as_str()), ("2", "0-3"));
     }
 

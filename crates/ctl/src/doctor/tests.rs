@@ -1,11 +1,8 @@
 //! Checks real interfaces in namespaces of their own, and that the checks change nothing.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs;
 use std::net::UdpSocket;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,6 +10,7 @@ use linerate_sys::bpf::{Insn, Link, Mode, Program, Reg, SocketMap, XDP_PASS, pro
 use linerate_sys::netif::Interface;
 use linerate_sys::netns::{self, Netns};
 use linerate_sys::xdp::{XdpSocket, is_refused};
+use linerate_testing::{Scratch, eventually, unless};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -22,14 +20,11 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a namespace of its own, where AF_XDP is available.
 fn in_netns(test: impl FnOnce(&Netns) + Send) {
-    match XdpSocket::new().and_then(|_| Netns::with_pair()) {
-        Ok(netns) => {
-            until(&netns, "v0", " state UP ");
-            until(&netns, "v1", " state UP ");
-            netns.run(|| test(&netns)).unwrap();
-        }
-        Err(e) if is_xdp_refused(&e) || netns::is_refused(&e) => eprintln!("skipped: {e}"),
-        Err(e) => panic!("{e}"),
+    let made = XdpSocket::new().and_then(|_| Netns::with_pair());
+    if let Some(netns) = unless(made, |e| is_xdp_refused(e) || netns::is_refused(e)) {
+        until(&netns, "v0", " state UP ");
+        until(&netns, "v1", " state UP ");
+        netns.run(|| test(&netns)).unwrap();
     }
 }
 
@@ -65,34 +60,13 @@ fn little_to_lock() -> Option<u64> {
 /// Returns true if this process may make maps and programs of BPF; false, with a message, if the kernel refuses that, or
 /// a filter of system calls, as `container` of tests/src/setting.rs does.
 fn has_bpf() -> bool {
-    match SocketMap::new(1) {
-        Err(e) if is_xdp_refused(&e) => {
-            eprintln!("skipped: {e}");
-            false
-        }
-        made => {
-            drop(made.unwrap());
-            true
-        }
-    }
-}
-
-/// Creates a folder that only this user can enter, under a name that no other program can predict.
-fn folder() -> PathBuf {
-    let number = RandomState::new().build_hasher().finish();
-    let folder = std::env::temp_dir().join(format!("linerate-doctor-{number:x}"));
-    DirBuilder::new().mode(0o700).create(&folder).unwrap();
-    folder
+    unless(SocketMap::new(1), is_xdp_refused).is_some()
 }
 
 /// Waits until `ip` prints `words` for interface `name`: the kernel updates the carrier's state
 /// with a delay.
 fn until(netns: &Netns, name: &str, words: &str) {
-    let deadline = Instant::now() + LONG;
-    while !netns.ip(&format!("-o link show {name}")).unwrap().contains(words) {
-        assert!(Instant::now() < deadline, "{name} is never {words}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually(|| netns.ip(&format!("-o link show {name}")).unwrap().contains(words));
 }
 
 /// State of the machine that a check must not change.
@@ -332,8 +306,8 @@ fn an_interface_by_which_a_container_receives_is_taken_whole_only_with_all() {
 fn the_name_of_anothers_process_gives_no_orders_to_a_terminal() {
     let _alone = alone();
     in_netns(|_| {
-        let folder = folder();
-        let program = folder.join("\u{1b}]0;p\u{7}\nok  x");
+        let scratch = Scratch::new();
+        let program = scratch.0.join("\u{1b}]0;p\u{7}\nok  x");
         fs::copy("/bin/sleep", &program).unwrap();
         let socket = UdpSocket::bind("0.0.0.0:7777").unwrap();
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
@@ -342,7 +316,6 @@ fn the_name_of_anothers_process_gives_no_orders_to_a_terminal() {
         let found = check("packet:v0,udp=7777");
         theirs.kill().unwrap();
         theirs.wait().unwrap();
-        fs::remove_dir_all(&folder).unwrap();
         let finding = that(&found, "cannot reserve UDP port 7777");
         let why = finding.why.as_ref().unwrap();
         assert!(why.contains("\\u{1b}]0;p\\u{7}\\u{a}ok  x (process "), "{why:?}");
@@ -397,8 +370,8 @@ fn what_cannot_be_a_port_is_refused_and_what_needs_no_device_opens() {
 
 #[test]
 fn a_capture_that_is_there_keeps_its_contents() {
-    let folder = folder();
-    let file = folder.join("x.pcap");
+    let scratch = Scratch::new();
+    let file = scratch.0.join("x.pcap");
     let of = |more: &str| check(&format!("pcap:{}{more}", file.display())).remove(0);
     assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Ok));
     assert!(of("").fix.unwrap().text.contains(",write"));
@@ -410,7 +383,7 @@ fn a_capture_that_is_there_keeps_its_contents() {
     fs::write(&file, &header).unwrap();
     assert_eq!((of("").level, of(",write").level), (Level::Ok, Level::Warn));
     assert_eq!(fs::read(&file).unwrap(), header);
-    fs::remove_dir_all(&folder).unwrap();
+    drop(scratch);
     assert_eq!(of(",write").code, Some("E-FILE"));
     assert_eq!(check("pcap:/dev/zero").remove(0).level, Level::Warn);
 }

@@ -330,7 +330,7 @@ mod tests {
     use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
     use super::*;
-    use crate::testing::may_pin;
+    use linerate_testing::may_pin;
     use std::sync::Mutex;
 
     #[test]

@@ -4,29 +4,25 @@ mod readings;
 mod table;
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use linerate_port::thread::is_filtered;
 use linerate_port::{Code, Error, Result};
 
 use super::*;
-use crate::testing::{may_pin, unless_filtered};
+use linerate_testing::{Scratch, may_pin, unless};
 
-/// A folder like `/sys/devices`, which is removed after the test.
-struct Machine(PathBuf);
+/// A folder like `/sys/devices`.
+struct Machine(Scratch);
 
 impl Machine {
     /// Writes a machine with `sockets` sockets of `cores` cores of `threads` threads each; the last `small` cores
     /// have a small capacity.
-    fn new(name: &str, sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
-        let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-        let (all_cores, write) = (sockets * cores, |file: String, text: String| {
-            let path = at.join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text + "\n").unwrap();
-        });
+    fn new(sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
+        let (at, all_cores) = (Scratch::new(), sockets * cores);
+        let write = |file: String, text: String| drop(at.file(&file, text + "\n"));
         // Siblings as most machines number them: first threads of all cores, then second ones.
         for cpu in 0..all_cores * threads {
             let core = cpu % all_cores;
@@ -42,13 +38,7 @@ impl Machine {
     }
 
     fn topology(&self) -> Topology {
-        Topology::read(&self.0, &(0..64).collect::<Vec<_>>()).unwrap()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Topology::read(&self.0.0, &(0..64).collect::<Vec<_>>()).unwrap()
     }
 }
 
@@ -152,7 +142,7 @@ fn from_the_worst_start_it_comes_within_5_percent_of_the_best_of_all_places() {
         ("big-little", 1, 8, 1, 4, 4),
         ("three", 3, 2, 2, 2, 4),
     ] {
-        let machine = Machine::new(name, sockets, cores, threads, small);
+        let machine = Machine::new(sockets, cores, threads, small);
         let topology = machine.topology();
         let model = Chain::new(&topology, things, vec![topology.cpus()[0].number; things]);
         let (best, (worst, start)) = model.exhaustive(things);
@@ -174,7 +164,7 @@ fn interrupts_of_queues_are_placed_with_their_workers_from_the_worst_start() {
         ("one-worker", 2, 2, 1, vec![0, 0, 0]),
         ("two-devices", 1, 4, 1, vec![0, 1, 0, 1, 0]),
     ] {
-        let machine = Machine::new(name, sockets, cores, threads, 0);
+        let machine = Machine::new(sockets, cores, threads, 0);
         let (topology, things) = (machine.topology(), lanes.len());
         let mut model = Chain::new(&topology, things, vec![0; things]);
         // An irq hands packets to the worker of its queue, which is the first thing of its lane.
@@ -192,7 +182,7 @@ fn interrupts_of_queues_are_placed_with_their_workers_from_the_worst_start() {
 
 #[test]
 fn of_many_interrupts_on_many_cpus_only_as_many_places_are_made_as_are_tried() {
-    let machine = Machine::new("many", 2, 16, 2, 0);
+    let machine = Machine::new(2, 16, 2, 0);
     let topology = machine.topology();
     let mut chain = Chain::new(&topology, 200, vec![0; 200]);
     let found = Search::new(&topology, 200).tries_max(8).run(&mut chain).unwrap().unwrap();
@@ -201,7 +191,7 @@ fn of_many_interrupts_on_many_cpus_only_as_many_places_are_made_as_are_tried() {
 
 #[test]
 fn places_that_follow_from_the_topology_count_as_tries() {
-    let machine = Machine::new("proposals", 2, 2, 2, 0);
+    let machine = Machine::new(2, 2, 2, 0);
     let topology = machine.topology();
     for most in [0, 1, 2] {
         let mut chain = Chain::new(&topology, 3, vec![0; 3]);
@@ -212,7 +202,7 @@ fn places_that_follow_from_the_topology_count_as_tries() {
 
 #[test]
 fn from_the_best_start_nothing_is_changed_and_a_worse_one_is_never_left() {
-    let machine = Machine::new("best", 2, 2, 2, 0);
+    let machine = Machine::new(2, 2, 2, 0);
     let topology = machine.topology();
     let all: Vec<usize> = topology.cpus().iter().map(|cpu| cpu.number).collect();
     for n in 0..all.len().pow(3) {
@@ -229,7 +219,7 @@ fn from_the_best_start_nothing_is_changed_and_a_worse_one_is_never_left() {
 
 #[test]
 fn a_cpu_that_is_refused_is_left_out_and_an_end_puts_everything_back() {
-    let machine = Machine::new("refused", 1, 3, 1, 0);
+    let machine = Machine::new(1, 3, 1, 0);
     let topology = machine.topology();
     let mut chain = Chain::new(&topology, 2, vec![0, 0]);
     chain.refused = Some(2);
@@ -263,7 +253,7 @@ impl Gauge for Apart {
 
 #[test]
 fn more_cost_is_accepted_only_for_a_rate_that_gains_four_times_as_much() {
-    let machine = Machine::new("rates", 1, 2, 1, 0);
+    let machine = Machine::new(1, 2, 1, 0);
     let topology = machine.topology();
     for (cost, rate, is_moved) in [
         (108.0, 1.84e6, true),
@@ -320,7 +310,7 @@ fn error_that_ended_a_search_precedes_that_of_restoring_the_places() {
 
 #[test]
 fn a_topology_is_read_from_what_the_kernel_says_and_gaps_are_taken_to_be_alike() {
-    let machine = Machine::new("read", 2, 2, 2, 1);
+    let machine = Machine::new(2, 2, 2, 1);
     let topology = machine.topology();
     let near = |a, b| topology.near(a, b);
     assert_eq!(
@@ -330,23 +320,23 @@ fn a_topology_is_read_from_what_the_kernel_says_and_gaps_are_taken_to_be_alike()
     // The small core, with CPUs 3 and 7, is last; second threads of cores follow the first threads.
     assert_eq!(topology.order(false), [0, 1, 2, 4, 5, 6, 3, 7]);
     assert_eq!(topology.cpu(3).unwrap().capacity, 400);
-    let some = Topology::read(&machine.0, &[1, 5, 60]).unwrap();
+    let some = Topology::read(&machine.0.0, &[1, 5, 60]).unwrap();
     assert_eq!(some.order(true), [1, 5]);
-    fs::write(machine.0.join("system/cpu/online"), "0-3,5").unwrap();
-    fs::create_dir_all(machine.0.join("cpu_atom")).unwrap();
-    fs::write(machine.0.join("cpu_atom/cpus"), "1").unwrap();
-    fs::remove_dir_all(machine.0.join("system/cpu/cpu1")).unwrap();
-    let gaps = Topology::read(&machine.0, &[1, 5, 7]).unwrap();
+    fs::write(machine.0.0.join("system/cpu/online"), "0-3,5").unwrap();
+    fs::create_dir_all(machine.0.0.join("cpu_atom")).unwrap();
+    fs::write(machine.0.0.join("cpu_atom/cpus"), "1").unwrap();
+    fs::remove_dir_all(machine.0.0.join("system/cpu/cpu1")).unwrap();
+    let gaps = Topology::read(&machine.0.0, &[1, 5, 7]).unwrap();
     let one = gaps.cpu(1).unwrap();
     assert_eq!((gaps.cpus().len(), one.core, one.socket, one.capacity), (2, 1, 0, 512));
-    let e = Topology::read(&machine.0, &[7]).unwrap_err();
+    let e = Topology::read(&machine.0.0, &[7]).unwrap_err();
     assert!(e.code == Code::Cpu && e.why.contains("none is online"), "{e}");
 }
 
 #[test]
 fn round_trips_of_this_machine_are_measured_for_each_nearness() {
     let topology = Topology::here().unwrap();
-    let Some(trips) = unless_filtered(round_trips(&topology)) else { return };
+    let Some(trips) = unless(round_trips(&topology), is_filtered) else { return };
     assert!(trips.len() <= 3);
     for trip in trips {
         assert!(trip.ns > 0 && trip.near == topology.near(trip.cpus.0, trip.cpus.1), "{trip:?}");

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::target::Target;
 use super::*;
-use crate::testing::may_pin;
+use linerate_testing::may_pin;
 
 mod hold;
 mod reverts;

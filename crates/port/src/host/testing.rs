@@ -1,12 +1,9 @@
 //! Common parts of the tests of ports of host interfaces: a network namespace for each test, and a
 //! queue that is used as a program uses it.
 
-use std::fs::{self, DirBuilder};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,11 +12,11 @@ use linerate_sys::netns::Netns;
 use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu};
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::is_refused;
+pub(crate) use linerate_testing::{Scratch, eventually, ip, wait_running};
+use linerate_testing::{quiet, unless};
 use linerate_wire::{checksum, stamp};
-use rustix::fs::{CWD, FileType, Mode};
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::conformance::Interface;
 use crate::{Port, Queue, Want};
@@ -27,38 +24,13 @@ use crate::{Port, Queue, Want};
 /// Longest wait of a test; every step takes far less.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 
-/// Runs `test` on its own thread in a new network namespace, which is removed afterwards.
-///
-/// Skips, saying so, where that takes privileges or tools that are missing.
-pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        match Command::new("ip").arg("-V").output() {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                return eprintln!("skipped: there is no `ip` command");
-            }
-            said => drop(said.unwrap()),
-        }
-        // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
-        match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-            Ok(()) => {
-                // Turn IPv6 off: otherwise an interface that comes up sends solicitations. Without
-                // IPv6 in the kernel these files do not exist.
-                for which in ["all", "default"] {
-                    let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
-                    let _ = std::fs::write(path, "1");
-                }
-                test();
-            }
-            // As `linerate_sys::netns::is_refused`.
-            Err(e @ (Errno::PERM | Errno::INVAL | Errno::NOSYS | Errno::NOSPC)) => {
-                eprintln!("skipped: no network namespace: {e}");
-            }
-            Err(e) => panic!("unshare: {e}"),
-        }
+/// Runs `test` on its own thread in a new network namespace without IPv6, as [`linerate_testing::in_netns`] does.
+pub(crate) fn in_netns(test: impl FnOnce() + Send) {
+    // With IPv6, an interface that comes up sends solicitations.
+    linerate_testing::in_netns(|| {
+        quiet();
+        test();
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 /// Most memory that a test of AF_XDP locks, with room for a test beside it.
@@ -71,7 +43,7 @@ fn little_to_lock() -> Option<u64> {
 }
 
 /// Does as `in_netns`, if the kernel has AF_XDP and lets this process lock the memory that it takes.
-pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send) {
     if let Some(bytes) = little_to_lock() {
         let (most, kib) = (LOCKED_BYTES >> 10, bytes >> 10);
         return eprintln!(
@@ -82,12 +54,9 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
         ip("link add probe0 type veth peer name probe1");
         ip("link set probe0 up");
         let pool = Pool::builder().frames(1024).build().unwrap();
-        match Port::open_with("xdp:probe0,ring=64", &pool) {
-            Ok(port) => drop(port),
-            Err(e) if e.kind() == Kind::Unsupported && is_refused(&e.why) => {
-                return eprintln!("skipped: {e}");
-            }
-            Err(e) => panic!("{e}"),
+        let opened = Port::open_with("xdp:probe0,ring=64", &pool);
+        if unless(opened, |e| e.kind() == Kind::Unsupported && is_refused(&e.why)).is_none() {
+            return;
         }
         assert_settled(&pool);
         ip("link del probe0");
@@ -117,67 +86,7 @@ pub(crate) fn adds_qdisc(args: &str) -> bool {
 /// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU; returns false,
 /// and says why, if a filter of system calls refuses to pin the thread.
 pub(crate) fn stays_on_one_cpu() -> bool {
-    match pin_to_cpu(allowed_cpus().unwrap()[0]) {
-        Err(e) if is_filtered(&e) => {
-            eprintln!("skipped: {e}");
-            false
-        }
-        pinned => {
-            pinned.unwrap();
-            true
-        }
-    }
-}
-
-/// A folder that only this user can enter, deleted with the test.
-pub(crate) struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new() -> Scratch {
-        // No other program can predict the name, and create the folder first.
-        let number = RandomState::new().build_hasher().finish();
-        let path = std::env::temp_dir().join(format!("linerate-test-{number:x}"));
-        DirBuilder::new().mode(0o700).create(&path).unwrap();
-        Scratch(path)
-    }
-
-    pub fn file(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    pub fn fifo(&self) -> String {
-        let path = self.0.join("fifo");
-        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.
-pub(crate) fn ip(args: &str) -> String {
-    let out = Command::new("ip").args(args.split(' ')).output().unwrap();
-    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
-
-/// Waits until the kernel has noticed that interface `name` has a carrier and has started its queues.
-pub(crate) fn wait_running(name: &str) {
-    let deadline = Instant::now() + LONG;
-    // Do not test IFF_RUNNING, which is also set while the state is unknown.
-    while !ip(&format!("-o link show {name}")).contains(" state UP ") {
-        assert!(Instant::now() < deadline, "{name} got no carrier");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The kernel's worker changes the state first and starts the queues next, under a lock. This
-    // command changes nothing, but takes the lock and thus waits for the worker.
-    ip(&format!("link set {name} up"));
+    unless(pin_to_cpu(allowed_cpus().unwrap()[0]), is_filtered).is_some()
 }
 
 /// Asserts that `address` answers an echo request, if a program for echo requests is installed.
@@ -518,16 +427,6 @@ impl Seen {
         for queue in 0..queues {
             assert!(self.frames.iter().any(|(of, ..)| *of == queue), "{queue} had nothing");
         }
-    }
-}
-
-/// Tries until `done` returns true. An object that was closed may stay open for a moment, because a
-/// child of another test has it between its fork and its exec.
-pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !done() {
-        assert!(Instant::now() < deadline, "it never was");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,9 +1,8 @@
 //! A process of a test that is killed under load.
 
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use linerate_sys::process::end_with_this_thread;
 
 /// A process that is killed when this value is dropped, also in a failed test.
 pub struct Victim(pub Child);
@@ -14,12 +13,7 @@ impl Victim {
     pub fn start(test: &str, name: &str, value: &str) -> Victim {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture"]).env(name, value).stdout(Stdio::null());
-        // SAFETY: the closure makes only one system call, prctl, between fork and exec, and
-        // accesses no memory of this process.
-        unsafe {
-            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
-        }
-        Victim(command.spawn().unwrap())
+        Victim(end_with_this_thread(&mut command).spawn().unwrap())
     }
 }
 

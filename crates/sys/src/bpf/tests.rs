@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::netif::Interface;
-use crate::testing::{in_netns, ip};
+use linerate_testing::{in_netns, ip};
 
 /// `return XDP_PASS`
 const PASS: [Insn; 2] = [Insn::set(Reg::R0, XDP_PASS), Insn::exit()];
@@ -153,7 +153,7 @@ fn live_frames_leave_by_the_interface_that_they_seem_to_come_by() {
         let _link = pass.attach(v1.index(), Mode::Native).unwrap();
         v0.set_up().unwrap();
         v1.set_up().unwrap();
-        crate::testing::wait_running("v0");
+        linerate_testing::wait_running("v0");
         let mut frame = [0; 60];
         // EtherType of local experiments: the stack has no use for it.
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);

@@ -109,7 +109,7 @@ mod tests {
     use rustix::thread::{UnshareFlags, unshare_unsafe};
 
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn an_interface_elsewhere_is_found_by_the_name_of_its_namespace() {

@@ -243,7 +243,7 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn an_interface_says_which_packets_are_merged_or_left_unfinished() {

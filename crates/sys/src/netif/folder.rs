@@ -109,7 +109,7 @@ fn own_sysfs() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn the_folder_is_that_of_the_namespace_s_own_interface() {

@@ -172,7 +172,7 @@ fn refused(name: &IfName, e: &io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     fn veth() -> Interface {
         ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");

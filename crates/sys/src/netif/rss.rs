@@ -346,7 +346,7 @@ impl Drop for RssGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn a_device_without_rss_says_so_and_why() {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::*;
-use crate::testing::{in_netns, ip, wait_running};
 use crate::tun::{Tap, TapOffloads};
 use crate::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_UFO, VnetHdr};
 use crate::wait::poll_readable;
+use linerate_testing::{in_netns, ip, quiet, unless, wait_running};
 
 const WAIT: Duration = Duration::from_secs(5);
 const VNET: Options =
@@ -44,10 +44,7 @@ fn pair() -> (Interface, Interface) {
 
 /// Returns a veth pair as `pair` does, whose ends send nothing by themselves.
 fn silent_pair() -> (Interface, Interface) {
-    for which in ["all", "default"] {
-        // A kernel without IPv6 has no such file.
-        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
-    }
+    quiet();
     pair()
 }
 
@@ -351,20 +348,11 @@ fn without_a_ring_a_frame_that_is_too_long_is_cut_and_its_length_told() {
 
 /// Returns a TAP device that is up, and silent; `None` without the driver.
 fn tap() -> Option<(Tap, Interface)> {
-    for which in ["all", "default"] {
-        // A kernel without IPv6 has no such file.
-        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
-    }
+    quiet();
     let has_none = |e: &crate::Error| {
         e.kind() == crate::Kind::Unsupported && e.why.starts_with("open(/dev/net/tun): ")
     };
-    let tap = match Tap::open("t0", TapOffloads::ALL) {
-        Err(e) if has_none(&e) => {
-            eprintln!("skipped: {e}");
-            return None;
-        }
-        tap => tap.unwrap(),
-    };
+    let tap = unless(Tap::open("t0", TapOffloads::ALL), has_none)?;
     ip("link set t0 up");
     Some((tap, Interface::open("t0").unwrap()))
 }

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::error::Code;
     use crate::netif::NetFolder;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn a_veth_has_an_instance_a_queue_and_a_thread_each_if_napi_is_threaded() {

@@ -82,7 +82,7 @@ fn neighbour(message: &[u8]) -> Option<(u32, Ipv4Addr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn the_gateway_and_known_neighbours_of_an_interface_are_told() {

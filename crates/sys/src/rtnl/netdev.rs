@@ -141,7 +141,7 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     #[test]
     fn a_veth_says_that_it_has_programs_and_no_zero_copy() {

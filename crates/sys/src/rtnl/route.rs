@@ -237,7 +237,7 @@ fn put(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{in_netns, ip};
+    use linerate_testing::{in_netns, ip};
 
     /// Returns an interface with addresses of both versions, whose other end does not answer.
     fn interface() -> Interface {

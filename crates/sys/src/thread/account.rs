@@ -117,17 +117,12 @@ pub fn preemptions() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_testing::unless;
     use std::time::{Duration, Instant};
 
     /// Returns the thread's account; `None`, with a message, if the kernel keeps none.
     fn account() -> Option<Account> {
-        match Account::of_this_thread() {
-            Err(e) if keeps_no_account(&e) => {
-                println!("skipped: {e}");
-                None
-            }
-            account => Some(account.unwrap()),
-        }
+        unless(Account::of_this_thread(), keeps_no_account)
     }
 
     #[test]
@@ -148,13 +143,7 @@ mod tests {
     fn two_threads_on_one_cpu_wait_for_each_other_and_the_account_says_how_long() {
         let cpu = super::super::allowed_cpus().unwrap()[0];
         let spin = move || {
-            match super::super::pin_to_cpu(cpu) {
-                Err(e) if super::super::is_filtered(&e) => {
-                    println!("skipped: {e}");
-                    return None;
-                }
-                pinned => pinned.unwrap(),
-            }
+            unless(super::super::pin_to_cpu(cpu), super::super::is_filtered)?;
             let account = account()?;
             let (before, start) = (account.read().unwrap(), Instant::now());
             while thread_cpu_ns() < before.cpu_ns + 60_000_000 {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::packet::{Options, PacketSocket, RingSize, SendBatch};
-use crate::testing::{in_netns, ip};
 use crate::vnet::VnetHdr;
 use crate::wait::poll_readable;
+use linerate_testing::{in_netns, ip};
 
 const WAIT: Duration = Duration::from_secs(5);
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];

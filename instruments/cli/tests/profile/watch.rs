@@ -11,8 +11,8 @@ use crate::{Scratch, ended, refused};
 
 #[test]
 fn replayed_series_has_the_summary_of_the_watch() {
-    let scratch = Scratch::new("watch");
-    let file = scratch.file("w.ndjson");
+    let scratch = Scratch::new();
+    let file = scratch.word("w.ndjson");
     let watched = run(&format!("profile watch --every 20ms --for 200ms -o {file}"));
     assert_eq!((watched.exit, watched.err.as_str()), (Some(0), ""), "{watched:?}");
     assert!(watched.out.starts_with("  time s user %"), "{watched:?}");
@@ -38,8 +38,8 @@ fn replayed_series_has_the_summary_of_the_watch() {
 
 #[test]
 fn a_watch_that_is_killed_leaves_its_samples() {
-    let scratch = Scratch::new("watch-killed");
-    let file = scratch.file("w.ndjson");
+    let scratch = Scratch::new();
+    let file = scratch.word("w.ndjson");
     let mut watch = command(&format!("profile watch --every 5ms -o {file}"));
     let mut child = watch.stdout(Stdio::null()).spawn().unwrap();
     let text = || fs::read_to_string(&file).unwrap_or_default();
@@ -59,8 +59,8 @@ fn a_watch_that_is_killed_leaves_its_samples() {
 
 #[test]
 fn a_damaged_series_is_replayed_with_what_is_left_of_it() {
-    let scratch = Scratch::new("damaged");
-    let file = scratch.file("w.ndjson");
+    let scratch = Scratch::new();
+    let file = scratch.word("w.ndjson");
     assert_eq!(run(&format!("profile watch --every 5ms --for 50ms -o {file}")).exit, Some(0));
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<&str> = text.lines().collect();

@@ -197,10 +197,10 @@ fn header(path: &Path, what: &str, text: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::testing::Scratch;
+    use linerate_testing::Scratch;
 
     fn written(scratch: &Scratch, text: &str) -> PathBuf {
-        let path = scratch.path().join("numbers.ndjson");
+        let path = scratch.0.join("numbers.ndjson");
         fs::write(&path, text).unwrap();
         path
     }
@@ -240,7 +240,7 @@ mod tests {
         assert!(why(&HEAD.replace("numbers", "pairs")).ends_with(":1: not a file of numbers"));
         let long = " ".repeat(LINE_MAX_BYTES as usize);
         assert!(why(&format!("{HEAD}{long}\n")).ends_with(":2: longer than 4194304 bytes"));
-        let e = read::<u64>(scratch.path(), "numbers", 2).unwrap_err();
+        let e = read::<u64>(&scratch.0, "numbers", 2).unwrap_err();
         assert_eq!(e.why, "not a regular file");
     }
 

@@ -7,8 +7,6 @@ mod csv;
 mod lines;
 mod run;
 mod state;
-#[cfg(test)]
-pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 

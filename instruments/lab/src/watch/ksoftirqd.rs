@@ -39,19 +39,16 @@ mod tests {
 
     #[test]
     fn the_kernels_thread_of_a_cpu_is_found_and_a_program_of_its_name_is_not() {
-        let proc = std::env::temp_dir().join(format!("linerate-ksoftirqd-{}", std::process::id()));
+        let proc = linerate_testing::Scratch::new();
         for (id, name, line) in
             [("14", "ksoftirqd/3", ""), ("15", "ksoftirqd/4", "ksoftirqd/4\0"), ("16", "sh", "")]
         {
-            let at = proc.join(id);
-            fs::create_dir_all(&at).unwrap();
-            fs::write(at.join("comm"), format!("{name}\n")).unwrap();
-            fs::write(at.join("cmdline"), line).unwrap();
-            fs::write(at.join("schedstat"), "1700 20 3\n").unwrap();
+            proc.file(&format!("{id}/comm"), format!("{name}\n"));
+            proc.file(&format!("{id}/cmdline"), line);
+            proc.file(&format!("{id}/schedstat"), "1700 20 3\n");
         }
-        let found = find(&proc);
-        assert_eq!(found, [(3, proc.join("14"))]);
+        let found = find(&proc.0);
+        assert_eq!(found, [(3, proc.0.join("14"))]);
         assert_eq!(cpu_ns(&found[0].1), Some(1700));
-        fs::remove_dir_all(&proc).unwrap();
     }
 }

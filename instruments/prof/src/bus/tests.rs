@@ -1,27 +1,28 @@
 //! Tests of the bus with a folder like the kernel's event sources.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
+
+use linerate_testing::Scratch;
 
 use super::*;
 
-/// A folder like `/sys/bus/event_source/devices`, which is removed after the test.
-pub(super) struct Pmus(pub PathBuf);
+/// A folder like `/sys/bus/event_source/devices`.
+pub(super) struct Pmus(Scratch);
 
 impl Pmus {
-    pub(super) fn new(name: &str) -> Pmus {
-        let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Pmus(folder)
+    pub(super) fn new() -> Pmus {
+        Pmus(Scratch::new())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0.0
     }
 
     /// Writes files of an event source.
     pub(super) fn write(&self, pmu: &str, files: &[(&str, &str)]) {
         for (file, text) in files {
-            let path = self.0.join(pmu).join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            self.0.file(&format!("{pmu}/{file}"), text);
         }
     }
 
@@ -30,12 +31,6 @@ impl Pmus {
         let [event, scaled, unit] =
             ["", ".scale", ".unit"].map(|end| format!("events/{name}{end}"));
         self.write(pmu, &[(&event, terms), (&scaled, scale), (&unit, "MiB\n")]);
-    }
-}
-
-impl Drop for Pmus {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -73,8 +68,8 @@ fn a_proxy_claims_no_bound_and_says_what_its_events_do_not_see() {
 
 #[test]
 fn a_machine_that_cannot_count_says_why() {
-    let pmus = Pmus::new("empty");
-    let bus = Counting::start_on(&pmus.0, Family::Unknown).stop();
+    let pmus = Pmus::new();
+    let bus = Counting::start_on(pmus.path(), Family::Unknown).stop();
     let told = bus.told(None);
     assert!(
         told.starts_with("memory n/a (the kernel shows no counters of memory controllers"),
@@ -86,7 +81,7 @@ fn a_machine_that_cannot_count_says_why() {
     pmus.write("uncore_imc_0", &files);
     pmus.event("uncore_imc_0", "cas_count_read", "event=0x0", "1");
     pmus.event("uncore_imc_0", "cas_count_write", "event=0x0", "1");
-    let told = Counting::start_on(&pmus.0, Family::Unknown).stop().told(None);
+    let told = Counting::start_on(pmus.path(), Family::Unknown).stop().told(None);
     assert!(told.starts_with("memory n/a (uncore_imc_0/cas_count_read/: "), "{told}");
     assert!(told.contains("perf_event_open"), "{told}");
     let fixes = ["run on hardware", "linerate profile events", "sysctl", "in a container"];
@@ -96,7 +91,7 @@ fn a_machine_that_cannot_count_says_why() {
 #[test]
 fn counters_of_each_listed_cpu_are_opened_and_add_up() {
     let cpus = cpus_on_line().unwrap();
-    let pmus = Pmus::new("real");
+    let pmus = Pmus::new();
     // The kernel's clock of a CPU in place of a controller's counter: it counts nanoseconds.
     let list = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     for name in ["uncore_imc_0", "uncore_imc_1"] {
@@ -105,7 +100,7 @@ fn counters_of_each_listed_cpu_are_opened_and_add_up() {
         // Eight times as many bytes for each count.
         pmus.event(name, "cas_count_write", "event=0x0", "8");
     }
-    let counting = Counting::start_on(&pmus.0, Family::Unknown);
+    let counting = Counting::start_on(pmus.path(), Family::Unknown);
     std::thread::sleep(Duration::from_millis(20));
     let traffic = match counting.stop() {
         Bus::Memory(traffic) => traffic,

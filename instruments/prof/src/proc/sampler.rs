@@ -298,13 +298,12 @@ mod tests {
     fn missing_sources_are_named_and_none_at_all_is_an_error() {
         let nowhere = Options { root: "/nonexistent".into(), ..Options::default() };
         assert_eq!(Sampler::start(nowhere).unwrap_err().code, Code::File);
-        let root = std::env::temp_dir().join(format!("linerate-proc-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
-        std::fs::write(root.join("stat"), "cpu 1 2 3 4\n").unwrap();
+        let scratch = linerate_testing::Scratch::new();
+        scratch.file("stat", "cpu 1 2 3 4\n");
+        let root = scratch.0.clone();
         let sources = vec![Source::Stat, Source::Schedstat];
         let half = Options { sources, root: root.clone(), ..Options::default() };
         let sampler = Sampler::start(half).unwrap();
-        std::fs::remove_dir_all(&root).unwrap();
         let absent: Vec<&str> = sampler.header().absent.iter().map(|a| a.path.as_str()).collect();
         assert_eq!(absent, [root.join("schedstat").to_str().unwrap()]);
         let period = Duration::from_micros(10);

@@ -319,14 +319,7 @@ mod tests {
 
     /// Returns the success; `None`, with a message, if the kernel allows no sampling here.
     fn unless_refused<T>(tried: Result<T>) -> Option<T> {
-        match tried {
-            Err(e) if open::is_refused(&e) => {
-                println!("skipped: {e}");
-                None
-            }
-            Err(e) => panic!("{e}"),
-            Ok(done) => Some(done),
-        }
+        linerate_testing::unless(tried, open::is_refused)
     }
 
     fn setup() -> Option<Setup> {

@@ -1,7 +1,7 @@
 //! Tests of the guard on folders like the kernel's, and on a real device if one is named.
 
 use super::*;
-use crate::testing::unless_filtered;
+use linerate_testing::{Scratch, unless};
 
 /// Returns how often these irqs occurred on each CPU.
 fn came(irqs: &[u32]) -> Vec<u64> {
@@ -59,13 +59,9 @@ fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
 
 /// Creates folders like the kernel's: a device with two queues, two irqs for each and one for changes, and
 /// irqbalance.
-fn machine(name: &str) -> PathBuf {
-    let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-    let write = |file: &str, text: &str| {
-        let path = at.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
+fn machine() -> Scratch {
+    let at = Scratch::new();
+    let write = |file: &str, text: &str| drop(at.file(file, text));
     let mut interrupts = "    CPU0 CPU1\n".to_owned();
     for (irq, name) in
         [(40, "config"), (41, "input.0"), (42, "output.0"), (43, "input.1"), (44, "output.1")]
@@ -85,11 +81,11 @@ fn machine(name: &str) -> PathBuf {
 
 #[test]
 fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
-    let at = machine("irqs");
-    let proc = at.join("proc");
+    let at = machine();
+    let proc = at.0.join("proc");
     let list = |irq: u32| fs::read_to_string(list_of(&proc, irq)).unwrap().trim().to_owned();
     let lists = || [40, 41, 42, 43, 44].map(list);
-    let folder = || NetFolder::at(&at.join("net")).unwrap();
+    let folder = || NetFolder::at(&at.0.join("net")).unwrap();
     let mut guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
     assert_eq!(guard.moved(), "irqs 41,42,43,44 of eth0");
     assert!(guard.notes()[0].starts_with("irqbalance (process 812)"), "{:?}", guard.notes());
@@ -103,7 +99,7 @@ fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
     assert_eq!(guard.pin(&[2, 3]).unwrap(), [0, 1]);
     assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
     // Both irqs of a queue are moved, or none: a CPU may have a free vector for the first one only.
-    let (folder_of, away) = (proc.join("irq/44"), at.join("away"));
+    let (folder_of, away) = (proc.join("irq/44"), at.0.join("away"));
     fs::rename(&folder_of, &away).unwrap();
     assert_eq!(queues[1].pin(&[6]).unwrap_err().code, Code::Cpu);
     fs::rename(&away, &folder_of).unwrap();
@@ -113,7 +109,7 @@ fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
     assert_eq!(guard.pin(&[6]).unwrap_err().code, Code::Cpu);
     fs::rename(&away, &folder_of).unwrap();
     assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
-    let (folder_of, away) = (proc.join("irq/41"), at.join("away"));
+    let (folder_of, away) = (proc.join("irq/41"), at.0.join("away"));
     fs::rename(&folder_of, &away).unwrap();
     assert_eq!(guard.put_back(&[0, 1]).unwrap_err().code, Code::Cpu);
     fs::rename(&away, &folder_of).unwrap();
@@ -143,27 +139,25 @@ fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
     fs::remove_dir_all(proc.join("irq")).unwrap();
     let e = InterruptGuard::at(&proc, folder(), "eth0").unwrap_err();
     assert!(e.code == Code::Cpu && e.what.contains("of eth0"), "{e}");
-    fs::remove_dir_all(at).unwrap();
 }
 
 #[test]
 fn threads_that_are_not_known_stay_and_the_irqs_are_moved() {
-    let at = machine("both");
-    let folder = NetFolder::at(&at.join("net")).unwrap();
-    let mut guard = InterruptGuard::at(&at.join("proc"), folder, "eth0").unwrap();
-    guard.take(own_of(named(&at.join("proc"), "eth0"), 2)).unwrap();
+    let at = machine();
+    let folder = NetFolder::at(&at.0.join("net")).unwrap();
+    let mut guard = InterruptGuard::at(&at.0.join("proc"), folder, "eth0").unwrap();
+    guard.take(own_of(named(&at.0.join("proc"), "eth0"), 2)).unwrap();
     assert_eq!(guard.moved(), "irqs 41,42,43,44 of eth0");
     assert_eq!(guard.notes()[1], format!("NAPI of eth0 stays on its CPUs: {UNKNOWN}"));
     guard.take(Some(vec![thread::id()])).unwrap();
     assert_eq!(guard.threads(), [thread::id()]);
     drop(guard);
-    fs::remove_dir_all(at).unwrap();
 }
 
 #[test]
 fn recorded_state_is_restored_although_other_threads_have_the_interface_s_name() {
-    let at = machine("undo");
-    let (proc, net) = (at.join("proc"), at.join("net"));
+    let at = machine();
+    let (proc, net) = (at.0.join("proc"), at.0.join("net"));
     let folder = NetFolder::at(&net).unwrap();
     let restore = |was| put_back_in(&proc, &folder, ["lan0", "eth0"], &was).unwrap();
     fs::write(net.join("threaded"), "1").unwrap();
@@ -185,13 +179,12 @@ fn recorded_state_is_restored_although_other_threads_have_the_interface_s_name()
             // The interface is called lan0 now; its threads have the former name.
             fs::write(comm, "napi/eth0-77\n").unwrap();
             let restored = put_back_in(&proc, &folder, ["lan0", "eth0"], &was());
-            let Some(restored) = unless_filtered(restored) else { return };
+            let Some(restored) = unless(restored, thread::is_filtered) else { return };
             assert!(restored);
             assert_eq!(thread::allowed_cpus().unwrap(), all[..1]);
         });
         thread.join().unwrap();
     });
-    fs::remove_dir_all(at).unwrap();
 }
 
 #[test]

@@ -36,12 +36,8 @@ impl<F: FnMut(bool, usize) -> Option<f64>> Gauge for Script<F> {
 }
 
 /// Searches places for one thing on a machine with one CPU.
-fn search(
-    name: &str,
-    refuse: Refusal,
-    read: impl FnMut(bool, usize) -> Option<f64>,
-) -> Result<Option<Found>> {
-    let machine = Machine::new(name, 1, 1, 1, 0);
+fn search(refuse: Refusal, read: impl FnMut(bool, usize) -> Option<f64>) -> Result<Option<Found>> {
+    let machine = Machine::new(1, 1, 1, 0);
     let mut gauge = Script { read, now: vec![None], reads: [0; 2], placed: 0, refuse };
     Search::new(&machine.topology(), 1).run(&mut gauge)
 }
@@ -49,7 +45,7 @@ fn search(
 #[test]
 fn places_with_a_single_good_reading_are_not_kept() {
     let read = |is_original: bool, n| Some(if !is_original && n == 1 { 10.0 } else { 100.0 });
-    let found = search("single", |_, _| None, read).unwrap().unwrap();
+    let found = search(|_, _| None, read).unwrap().unwrap();
     assert!(found.tried.iter().all(|tried| !tried.kept), "{:?}", found.tried);
     assert_eq!(found.places, [None]);
 }
@@ -60,7 +56,7 @@ fn places_with_few_final_readings_are_not_chosen() {
         true => Some(100.0),
         false => Some(50.0).filter(|_| n <= 4),
     };
-    assert_eq!(search("few", |_, _| None, read).unwrap().unwrap().places, [None]);
+    assert_eq!(search(|_, _| None, read).unwrap().unwrap().places, [None]);
 }
 
 #[test]
@@ -71,19 +67,19 @@ fn places_whose_readings_differ_by_more_than_they_gain_are_not_chosen() {
         (false, 1 | 2) => Some(90.0),
         (false, n) => Some(costs[(n - 3) % 9]),
     };
-    assert_eq!(search("spread", |_, _| None, read).unwrap().unwrap().places, [None]);
+    assert_eq!(search(|_, _| None, read).unwrap().unwrap().places, [None]);
 }
 
 #[test]
 fn two_of_six_readings_of_the_original_places_are_too_few_to_compare_with() {
     let read = |is_original: bool, n| Some(100.0).filter(|_| !is_original || n <= 2);
-    assert_eq!(search("floor", |_, _| None, read).unwrap(), None);
+    assert_eq!(search(|_, _| None, read).unwrap(), None);
 }
 
 #[test]
 fn worker_that_does_not_obey_ends_the_search() {
     let busy = |places: &[Option<usize>], _| places[0].map(|_| Code::Busy);
-    let e = search("busy", busy, |_, _| Some(100.0)).unwrap_err();
+    let e = search(busy, |_, _| Some(100.0)).unwrap_err();
     assert_eq!(e.code, Code::Busy);
 }
 
@@ -92,7 +88,7 @@ fn original_places_that_are_refused_end_the_search() {
     // The first calls set places that are tried; later ones set the original places for the comparison.
     let refuse = |places: &[Option<usize>], n| (places[0].is_none() && n < 4).then_some(Code::Cpu);
     let read = |is_original: bool, _: usize| Some(if is_original { 100.0 } else { 50.0 });
-    assert_eq!(search("original", refuse, read).unwrap_err().code, Code::Cpu);
+    assert_eq!(search(refuse, read).unwrap_err().code, Code::Cpu);
 }
 
 /// Notes the order in which places are set.

@@ -43,7 +43,7 @@ impl Gauge for Table {
 
 #[test]
 fn of_few_places_all_are_tried_because_no_neighbour_of_the_start_may_be_better() {
-    let machine = Machine::new("few", 1, 2, 1, 0);
+    let machine = Machine::new(1, 2, 1, 0);
     let topology = machine.topology();
     let cost = |at: &[usize]| if at == [1, 1, 1, 0] { 50.0 } else { 100.0 };
     let search = |most| Search::new(&topology, 4).tries_max(most);
@@ -57,7 +57,7 @@ fn of_few_places_all_are_tried_because_no_neighbour_of_the_start_may_be_better()
 
 #[test]
 fn reading_that_was_disturbed_hides_no_better_places() {
-    let machine = Machine::new("disturbed", 1, 2, 1, 0);
+    let machine = Machine::new(1, 2, 1, 0);
     let topology = machine.topology();
     for offset in 0..6 {
         let mut table = Table::new(2, |at| if at == [1, 0] { 90.0 } else { 100.0 });
@@ -70,7 +70,7 @@ fn reading_that_was_disturbed_hides_no_better_places() {
 
 #[test]
 fn places_that_are_refused_at_the_end_are_left_out() {
-    let machine = Machine::new("at-the-end", 1, 2, 1, 0);
+    let machine = Machine::new(1, 2, 1, 0);
     let topology = machine.topology();
     let mut table = Table::new(2, |at| match at {
         [1, 0] => 70.0,

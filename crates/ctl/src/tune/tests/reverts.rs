@@ -10,10 +10,10 @@ use linerate_skb::Batch;
 use serde_json::Value;
 
 use super::{Change, LONG, change, shown, unturned};
-use crate::testing::may_pin;
 use crate::tune::reverts::{Key, Outcome, Reverts};
 use crate::tune::target::{Pending, Target};
 use crate::tune::value::{Order, Ordered};
+use linerate_testing::may_pin;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,8 +6,8 @@ use linerate_datapath::{Engine, Worker};
 use serde_json::Value;
 
 use super::{Change, change, unturned};
-use crate::testing::may_pin;
 use crate::tune::target::Target;
+use linerate_testing::may_pin;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
 //! The suite on two RDMA devices that reach each other: those of a machine, or two of Soft-RoCE on the ends of a veth.
 
-use linerate_skb::Code;
+use linerate_skb::{Code, Error};
 use linerate_sys::verbs::Device;
 
 use super::*;
@@ -14,13 +14,9 @@ fn two() -> Option<[String; 2]> {
     let is_active = |name: &String| {
         Device::open(name).and_then(|device| device.port(1)).is_ok_and(|port| port.is_active)
     };
-    let names = match Device::names() {
-        Err(e) if e.code == Code::Unsupported && LACKS.iter().any(|no| e.why.contains(no)) => {
-            eprintln!("skipped: {e}");
-            return None;
-        }
-        names => names.unwrap(),
-    };
+    let lacks =
+        |e: &Error| e.code == Code::Unsupported && LACKS.iter().any(|no| e.why.contains(no));
+    let names = linerate_testing::unless(Device::names(), lacks)?;
     let mut active = names.into_iter().filter(is_active);
     let two = active.next().zip(active.next());
     if two.is_none() {

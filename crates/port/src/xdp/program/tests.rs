@@ -20,13 +20,9 @@ impl Filtered {
     fn by(words: &str) -> Option<Filtered> {
         let spec = parse(&format!("xdp:v0{words}")).unwrap();
         let filter = Filter::of(&spec).unwrap().unwrap_or(Filter::All);
-        let map = match SocketMap::new(4) {
-            Err(e) if e.kind() == Kind::Unsupported && is_refused(&e.why) => {
-                eprintln!("skipped: {e}");
-                return None;
-            }
-            map => map.unwrap(),
-        };
+        let map = linerate_testing::unless(SocketMap::new(4), |e| {
+            e.kind() == Kind::Unsupported && is_refused(&e.why)
+        })?;
         // If the map has no socket, the helper returns its last argument, XDP_PASS. The test
         // changes this argument, so that it can distinguish the two results.
         let mut insns = assemble(&filter, map.raw_fd());

@@ -8,7 +8,7 @@ use super::dump::{Bodies, Dump, NLM_F_DUMP_INTR, NLMSG_DONE, untorn};
 use super::*;
 use crate::netns::Netns;
 use crate::rtnl::HEADER_BYTES;
-use crate::testing::{in_netns, ip};
+use linerate_testing::{in_netns, ip};
 
 fn used(name: &str) -> Option<String> {
     HostUse::of(&Interface::open(name).unwrap()).unwrap().map(|used| used.to_string())

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::*;
-use crate::record::testing::Scratch;
+use linerate_testing::Scratch;
 
 static SCHEMA_TEXT: &str = include_str!("../../../tests/lab-run.schema.json");
 
@@ -132,10 +132,10 @@ fn run(interrupted: Option<usize>) -> Json {
     told(&mut experiment, 1, "check", "root");
     let mut world = Simulated::noisy(1);
     world.admits = |number| (number % 2 == 0, number % 5 != 0);
-    let request = request_in(scratch.path(), experiment);
+    let request = request_in(&scratch.0, experiment);
     let mut follower = Follower { until: interrupted, ..Follower::default() };
     let run = run_in(&world, &request, &mut follower).unwrap();
-    let text = std::fs::read(scratch.path().join(&run.run.id).join("run.json")).unwrap();
+    let text = std::fs::read(scratch.0.join(&run.run.id).join("run.json")).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
@@ -162,7 +162,7 @@ fn a_run_on_this_machine_is_valid_too() {
         cpus: linerate_sys::thread::allowed_cpus().unwrap().into_iter().take(1).collect(),
         ..Place::default()
     };
-    let request = Request { quick: true, place, ..request_in(scratch.path(), experiment) };
+    let request = Request { quick: true, place, ..request_in(&scratch.0, experiment) };
     let run = crate::runner::run(&request, &mut Follower::default()).unwrap();
     let cell = &run.cells[0];
     if cell.status == crate::record::Status::Unsupported {

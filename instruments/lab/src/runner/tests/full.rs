@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::*;
 use crate::record::read;
-use crate::record::testing::Scratch;
+use linerate_testing::Scratch;
 
 /// Environment variable with the path of the small disk, for the child process.
 const DISK: &str = "LINERATE_TEST_SMALL_DISK";
@@ -26,7 +26,7 @@ fn on_a_full_disk_the_pairs_so_far_are_kept_and_it_is_said_how_to_go_on() {
     let child = Command::new("unshare")
         .args(["--mount", "sh", "-c", mount])
         .arg(std::env::current_exe().unwrap())
-        .env(DISK, scratch.path())
+        .env(DISK, &scratch.0)
         .output();
     let child = match child {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

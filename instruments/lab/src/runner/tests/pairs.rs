@@ -1,9 +1,9 @@
 //! Pairs: their order, their control, how many of them, and which of them count.
 
 use super::*;
-use crate::record::testing::Scratch;
 use crate::record::{Order, PairRecord, Status};
 use crate::runner::unit::{Role, setup_order};
+use linerate_testing::Scratch;
 
 fn orders(run: &Run, cell: usize) -> Vec<Order> {
     run.cells[cell].pairs.iter().map(|pair| pair.order).collect()
@@ -12,7 +12,7 @@ fn orders(run: &Run, cell: usize) -> Vec<Order> {
 #[test]
 fn the_first_side_runs_between_the_second_and_its_control_in_the_order_that_is_recorded() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     let orders = [orders(&run, 0), orders(&run, 1)];
     let unit = |order: &Order| if *order == Order::AB { "cab" } else { "bac" };
     // Two cells need 7 set-ups, which they have by the first look of 15 pairs. A random choice
@@ -44,7 +44,7 @@ fn the_first_side_runs_between_the_second_and_its_control_in_the_order_that_is_r
 fn same_seed_repeats_the_order_of_sides() {
     let scratch = Scratch::new();
     let of = |seed| {
-        let request = Request { seed, ..request_in(scratch.path(), grid()) };
+        let request = Request { seed, ..request_in(&scratch.0, grid()) };
         let run = Simulated::noisy(50).run(&request).unwrap();
         [orders(&run, 0), orders(&run, 1)]
     };
@@ -55,11 +55,11 @@ fn same_seed_repeats_the_order_of_sides() {
 #[test]
 fn a_cell_ends_at_the_first_look_that_is_narrow_enough_and_else_at_the_last() {
     let scratch = Scratch::new();
-    let run = Simulated::noisy(0).run(&request_in(scratch.path(), grid())).unwrap();
+    let run = Simulated::noisy(0).run(&request_in(&scratch.0, grid())).unwrap();
     assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [15, 15]);
     assert_eq!(run.cells[0].metrics["cost_ns_per_packet"].change_pct.round(), -50.0);
     assert_eq!((run.verdict.as_str(), run.run.complete, run.conserved()), ("better", true, true));
-    let run = Simulated::noisy(50).run(&request_in(scratch.path(), grid())).unwrap();
+    let run = Simulated::noisy(50).run(&request_in(&scratch.0, grid())).unwrap();
     assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [60, 60]);
 }
 
@@ -67,7 +67,7 @@ fn a_cell_ends_at_the_first_look_that_is_narrow_enough_and_else_at_the_last() {
 fn rejected_pairs_are_kept_and_run_again() {
     let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
     world.admits = |number| (true, number % 3 != 0);
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     for cell in &run.cells {
         let accepted = cell.pairs.iter().filter(|pair| pair.cost_accepted).count();
         assert_eq!((accepted, cell.status), (60, Status::Ok));
@@ -81,7 +81,7 @@ fn rejected_pairs_are_kept_and_run_again() {
 fn a_cell_of_which_most_is_rejected_ends_and_is_inconclusive() {
     let (scratch, mut world) = (Scratch::new(), Simulated::new());
     world.admits = |number| (true, number % 4 == 0 && number < 40);
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     for cell in &run.cells {
         assert_eq!((cell.pairs.len(), cell.status), (120, Status::Inconclusive));
     }
@@ -94,7 +94,7 @@ fn a_cell_of_which_most_is_rejected_ends_and_is_inconclusive() {
 fn a_cell_does_not_end_at_a_look_while_most_of_its_pairs_are_rejected() {
     let (scratch, mut world) = (Scratch::new(), Simulated::new());
     world.admits = |number| (true, number >= 25);
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     let accepted = run.cells[0].pairs.iter().filter(|pair| pair.cost_accepted).count();
     // At the first look 15 of 40 pairs are admitted, at the second 30 of 55.
     assert_eq!((accepted, run.cells[0].status), (30, Status::Ok));
@@ -105,7 +105,7 @@ fn a_cell_does_not_end_at_a_look_while_most_of_its_pairs_are_rejected() {
 fn a_cell_that_can_no_longer_become_quiet_ends_at_a_look() {
     let (scratch, mut world) = (Scratch::new(), Simulated::new());
     world.admits = |number| (true, number > 0);
-    let request = Request { attempts: 1, ..request_in(scratch.path(), grid()) };
+    let request = Request { attempts: 1, ..request_in(&scratch.0, grid()) };
     let cell = world.run(&request).unwrap().cells.remove(0);
     assert_eq!((cell.pairs.len(), cell.status), (16, Status::Inconclusive));
 }
@@ -115,7 +115,7 @@ fn more_attempts_give_a_noisy_machine_a_result() {
     let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
     world.admits = |number| (true, number % 4 == 0);
     let ran = |attempts| {
-        let run = world.run(&Request { attempts, ..request_in(scratch.path(), grid()) }).unwrap();
+        let run = world.run(&Request { attempts, ..request_in(&scratch.0, grid()) }).unwrap();
         let cell = &run.cells[0];
         (cell.pairs.iter().filter(|pair| pair.cost_accepted).count(), cell.status, cell.attempts)
     };
@@ -127,11 +127,11 @@ fn more_attempts_give_a_noisy_machine_a_result() {
 fn costs_are_taken_from_pairs_of_which_rates_cannot_be() {
     let (scratch, mut world) = (Scratch::new(), Simulated::new());
     world.admits = |_| (false, true);
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     assert_eq!((run.cells[0].pairs.len(), run.cells[0].status), (15, Status::Ok));
     let mut of_rates = grid();
     of_rates.metrics[0].clock = Clock::Wall;
-    let run = world.run(&request_in(scratch.path(), of_rates)).unwrap();
+    let run = world.run(&request_in(&scratch.0, of_rates)).unwrap();
     assert_eq!((run.cells[0].pairs.len(), run.cells[0].status), (120, Status::Inconclusive));
 }
 
@@ -140,7 +140,7 @@ fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_eve
     let (scratch, world) = (Scratch::new(), Simulated::new());
     // Two readings for each pair, in reverse order: the last two are those of the first pair.
     world.distances.replace(vec![0.0, 100.0, 9000.0, 100.0, 100.0, 100.0]);
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     let pairs = &run.cells[0].pairs;
     let placed = pairs[0].placement.as_ref().unwrap();
     assert_eq!((placed.before_ticks, pairs[0].cost_accepted), (100.0, true));
@@ -162,7 +162,7 @@ fn long_windows(distances: &[f64]) -> (String, PairRecord, usize) {
     let mut experiment = grid();
     experiment.cells.iter_mut().for_each(|cell| cell.window_ns = 1_000_000_000);
     world.distances.replace(distances.iter().rev().copied().collect());
-    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let run = world.run(&request_in(&scratch.0, experiment)).unwrap();
     (world.windows(), run.cells[0].pairs[0].clone(), world.distances.borrow().len())
 }
 
@@ -198,7 +198,7 @@ fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
     // The readings are used from the end: six pairs are near, the others far.
     let distances = [vec![2000.0; 34], vec![100.0; 12]].concat();
     world.distances.replace([vec![2000.0; 60], distances].concat());
-    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let run = world.run(&request_in(&scratch.0, grid())).unwrap();
     let cell = &run.cells[0];
     let effect = &cell.metrics["cost_ns_per_packet"];
     assert_eq!((cell.pairs.len(), effect.n_pairs), (6 + 15, 15));
@@ -220,7 +220,7 @@ fn a_cell_that_cannot_be_run_here_is_told_and_the_next_one_is_run() {
     let mut experiment = grid();
     told(&mut experiment, 0, "check", "root");
     let mut follower = Follower::default();
-    let request = request_in(scratch.path(), experiment);
+    let request = request_in(&scratch.0, experiment);
     let run = run_in(&world, &request, &mut follower).unwrap();
     assert_eq!((run.cells[0].status, run.cells[1].status), (Status::Unsupported, Status::Ok));
     let warning = run.warnings.iter().find(|warning| warning.code == "E-PERM").unwrap();
@@ -235,7 +235,7 @@ fn settings_that_make_no_sense_end_the_run() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
     told(&mut experiment, 1, "check", "wrong");
-    let e = world.run(&request_in(scratch.path(), experiment)).unwrap_err();
+    let e = world.run(&request_in(&scratch.0, experiment)).unwrap_err();
     assert_eq!(e.code, Code::Experiment);
     assert!(e.why.starts_with("line 7: burst = 0 is not above 0"), "{e}");
 }
@@ -246,7 +246,7 @@ fn results_are_withheld_where_packets_are_missing_also_the_controls() {
     for who in ["a", "b", "c"] {
         let mut experiment = grid();
         told(&mut experiment, 0, "leak", who);
-        let run = Simulated::new().run(&request_in(scratch.path(), experiment)).unwrap();
+        let run = Simulated::new().run(&request_in(&scratch.0, experiment)).unwrap();
         assert!(!run.conserved(), "{who}");
         let [cell, other] = &run.cells[..] else { panic!("{} cells", run.cells.len()) };
         assert_eq!((cell.status, cell.metrics.len()), (Status::Inconclusive, 0));
@@ -263,7 +263,7 @@ fn results_are_withheld_where_packets_are_missing_also_the_controls() {
 #[test]
 fn a_quick_run_is_of_the_quick_subset_and_looks_once() {
     let (scratch, world) = (Scratch::new(), Simulated::noisy(50));
-    let request = Request { quick: true, ..request_in(scratch.path(), grid()) };
+    let request = Request { quick: true, ..request_in(&scratch.0, grid()) };
     let run = world.run(&request).unwrap();
     assert_eq!(run.cells.len(), 1);
     assert_eq!((run.cells[0].pairs.len(), run.cells[0].at["size"].as_str()), (5, "small"));
@@ -278,12 +278,12 @@ fn only_some_cells_are_run_if_asked_and_none_is_an_error_that_names_all() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let only = |level: &str, quick| {
         let only = vec![("size".into(), level.into())];
-        world.run(&Request { only, quick, ..request_in(scratch.path(), grid()) })
+        world.run(&Request { only, quick, ..request_in(&scratch.0, grid()) })
     };
     let run = only("large", false).unwrap();
     assert_eq!((run.cells.len(), run.cells[0].at["size"].as_str()), (1, "large"));
     let both = ["small", "large"].map(|level| ("size".into(), level.into())).to_vec();
-    let both = Request { only: both, ..request_in(scratch.path(), grid()) };
+    let both = Request { only: both, ..request_in(&scratch.0, grid()) };
     assert_eq!(both.cells().unwrap().len(), 2);
     let e = only("huge", false).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Experiment, "no cell of grid has size=huge"));
@@ -295,7 +295,7 @@ fn only_some_cells_are_run_if_asked_and_none_is_an_error_that_names_all() {
 #[test]
 fn observer_is_called_after_each_pair_is_on_disk() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
-    let dir = scratch.path().to_owned();
+    let dir = scratch.0.clone();
     let on_disk = move |attempted: usize| {
         let run = crate::record::find(&dir, "last").unwrap();
         let lines = std::fs::read_to_string(run.join("pairs.ndjson")).unwrap();
@@ -305,7 +305,7 @@ fn observer_is_called_after_each_pair_is_on_disk() {
     };
     let on_pair: Option<Box<dyn Fn(usize)>> = Some(Box::new(on_disk));
     let mut follower = Follower { on_pair, ..Follower::default() };
-    run_in(&world, &request_in(scratch.path(), grid()), &mut follower).unwrap();
+    run_in(&world, &request_in(&scratch.0, grid()), &mut follower).unwrap();
     assert_eq!(follower.seen.len(), 30);
     let (cell, accepted, attempted, left) = &follower.seen[16];
     assert_eq!((cell.as_str(), *accepted, *attempted), ("size=large", 2, 2));
@@ -316,7 +316,7 @@ fn observer_is_called_after_each_pair_is_on_disk() {
 fn profiles_matrices_and_totals_are_the_runs_by_cell_and_side() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let experiment = Experiment { profiles: true, ..grid() };
-    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let run = world.run(&request_in(&scratch.0, experiment)).unwrap();
     assert_eq!(run.profiles.len(), 2, "of A in each cell: B's cannot be taken");
     assert_eq!((run.profiles[0].side.as_str(), run.profiles[0].cell.as_str()), ("a", "size=small"));
     assert_eq!(codes(&run).iter().filter(|code| **code == "W-PROFILE").count(), 2);
@@ -330,7 +330,7 @@ fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet
     let mut experiment = grid();
     experiment.cells.iter_mut().for_each(|cell| cell.fresh = true);
     experiment.profiles = true;
-    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let run = world.run(&request_in(&scratch.0, experiment)).unwrap();
     let pairs = run.cells.iter().map(|cell| cell.pairs.len()).sum::<usize>();
     let opened = world.scenario.log.lock().unwrap().opened.clone();
     assert_eq!((pairs, opened["a"], opened["b"]), (30, 60, 30));
@@ -355,7 +355,7 @@ fn a_cell_does_not_end_at_a_look_with_fewer_set_ups_than_a_verdict_needs() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
     experiment.plan.looks = vec![5, 15, 60];
-    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let run = world.run(&request_in(&scratch.0, experiment)).unwrap();
     // Two cells need seven set-ups, of which the look at five pairs has five.
     assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [15, 15]);
 }

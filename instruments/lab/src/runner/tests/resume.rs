@@ -3,9 +3,9 @@
 use std::fs;
 
 use super::*;
-use crate::record::testing::Scratch;
 use crate::record::{Ledgers, PairRecord, Status, Verdict, find, read};
 use crate::runner::beside;
+use linerate_testing::Scratch;
 
 fn interrupted_at(world: &Simulated, request: &Request, look: usize) -> Run {
     let mut follower = Follower { until: Some(look), ..Follower::default() };
@@ -28,7 +28,7 @@ fn resumed_run_has_the_pairs_of_an_uninterrupted_run() {
     experiment.plan.half_width_pct = -1.0;
     experiment.plan.looks = vec![4, 8];
     ends_as_if_it_had_not_been_interrupted(
-        &request_in(&scratch.path().join("whole"), experiment.clone()),
+        &request_in(&scratch.0.join("whole"), experiment.clone()),
         // One check precedes the cells, and one each window. These checks lie in the warm-up,
         // within a pair, between two pairs, between the cells, and in the second cell.
         &[1, 5, 13, 14, 15, 23, 35, 36, 40, 55],
@@ -37,7 +37,7 @@ fn resumed_run_has_the_pairs_of_an_uninterrupted_run() {
     // Nine checks for each warm-up, three for each pair.
     let looks = [1, 5, 13, 14, 15, 20, 23, 26, 90, 97, 100, 140];
     let scratch = Scratch::new();
-    let request = request_in(&scratch.path().join("whole"), experiment);
+    let request = request_in(&scratch.0.join("whole"), experiment);
     ends_as_if_it_had_not_been_interrupted(&request, &looks);
 }
 
@@ -59,10 +59,10 @@ fn ends_as_if_it_had_not_been_interrupted(request: &Request, looks: &[usize]) {
 #[test]
 fn a_run_that_a_name_alone_denotes_is_in_the_working_directory() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     interrupted_at(&Simulated::new(), &request, 18);
-    let dir = find(scratch.path(), "last").unwrap();
-    assert_eq!(Request::resuming(&dir).unwrap().dir, scratch.path());
+    let dir = find(&scratch.0, "last").unwrap();
+    assert_eq!(Request::resuming(&dir).unwrap().dir, scratch.0);
     assert_eq!(beside(Path::new("run")), Path::new("."));
     assert_eq!(beside(Path::new("/")), Path::new("."));
 }
@@ -71,7 +71,7 @@ fn a_run_that_a_name_alone_denotes_is_in_the_working_directory() {
 #[test]
 fn cell_that_is_not_finished_has_no_verdict() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     // 1 check before the cell, 9 in the warm-up, 3 for each of 14 pairs.
     let part = interrupted_at(&Simulated::new(), &request, 53);
     let verdict = |run: &Run| run.cells[0].metrics["cost_ns_per_packet"].verdict;
@@ -85,7 +85,7 @@ fn cell_that_is_not_finished_has_no_verdict() {
 #[test]
 fn the_ledgers_of_the_parts_of_a_cell_are_added() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     // 1 check before the cell, 9 in the warm-up, 3 for each of 2 pairs, 1 in the third pair.
     let part = interrupted_at(&Simulated::new(), &request, 18);
     assert_eq!((part.cells.len(), part.cells[0].pairs.len()), (1, 2));
@@ -101,13 +101,13 @@ fn the_ledgers_of_the_parts_of_a_cell_are_added() {
 #[test]
 fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     let mut world = Simulated::new();
     // A set-up has 15 windows: 9 to warm up, and 3 for each of 2 pairs. The last pair of the third
     // set-up fails.
     world.scenario.fails_after = Some(43);
     let e = world.run(&request).unwrap_err();
-    let dir = find(scratch.path(), "last").unwrap();
+    let dir = find(&scratch.0, "last").unwrap();
     let state = format!("it is one window too many; the pairs so far are in {}", dir.display());
     assert_eq!(e.why, state);
     assert_eq!(e.fix, format!("linerate lab run --resume {}", dir.display()));
@@ -123,7 +123,7 @@ fn ledgers_of_the_set_ups_before_a_failure_are_kept_and_withhold_results() {
     let scratch = Scratch::new();
     let mut leaking = grid();
     told(&mut leaking, 0, "leak", "b");
-    let request = request_in(scratch.path(), leaking);
+    let request = request_in(&scratch.0, leaking);
     let mut world = Simulated::new();
     // The third set-up fails while it warms up, so that no pair of it is stored.
     world.scenario.fails_after = Some(36);
@@ -140,7 +140,7 @@ fn ledgers_of_the_set_ups_before_a_failure_are_kept_and_withhold_results() {
 #[test]
 fn an_error_after_an_interruption_ends_the_run_as_the_interruption_does() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     let mut world = Simulated::new();
     // One check precedes the cell and one each window; the check after the error is the 8th.
     world.scenario.fails_after = Some(5);
@@ -154,11 +154,11 @@ fn an_error_after_an_interruption_ends_the_run_as_the_interruption_does() {
 #[test]
 fn pairs_of_a_killed_run_are_read_and_its_cut_line_reported() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     let mut world = Simulated::new();
     world.scenario.fails_after = Some(40);
     world.run(&request).unwrap_err();
-    let dir = find(scratch.path(), "last").unwrap();
+    let dir = find(&scratch.0, "last").unwrap();
     let pairs = dir.join("pairs.ndjson");
     let text = fs::read_to_string(&pairs).unwrap();
     fs::write(&pairs, &text[..text.len() - 9]).unwrap();
@@ -176,9 +176,9 @@ fn pairs_of_a_killed_run_are_read_and_its_cut_line_reported() {
 #[test]
 fn a_corrupt_pair_in_the_middle_and_one_that_is_missing_are_refused_with_their_lines() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     interrupted_at(&Simulated::new(), &request, 30);
-    let dir = find(scratch.path(), "last").unwrap();
+    let dir = find(&scratch.0, "last").unwrap();
     let pairs = dir.join("pairs.ndjson");
     let text = fs::read_to_string(&pairs).unwrap();
     let refused = |text: String| {
@@ -198,7 +198,7 @@ fn a_corrupt_pair_in_the_middle_and_one_that_is_missing_are_refused_with_their_l
 #[test]
 fn a_run_is_not_gone_on_with_otherwise_nor_beyond_its_end() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     interrupted_at(&Simulated::new(), &request, 30);
     let again = resumed(&request);
     // A child of another test may hold the lock between its fork and its exec.
@@ -231,19 +231,19 @@ fn a_run_is_not_gone_on_with_by_another_version_of_a_side() {
         cell.a = Settings::new().with("program", "sh");
         cell.b = Settings::new().with("commit", "HEAD");
     }
-    let request = request_in(scratch.path(), experiment);
+    let request = request_in(&scratch.0, experiment);
     let (_, mut state) = request.begin(Json::Null).unwrap();
     let Some(head) = state.request.commits.get_mut("HEAD") else {
         return println!("skipped: the working directory is in no repository");
     };
     assert!(head.len() >= 40, "{head}");
     *head = "0".repeat(40);
-    let e = request.is_of(&state, scratch.path()).unwrap_err();
+    let e = request.is_of(&state, &scratch.0).unwrap_err();
     let why = "a resumed run keeps its settings: the commit of HEAD cannot be changed";
     assert_eq!((e.code, e.why.as_str()), (Code::Run, why));
     // A commit that is unknown here cannot be compared, and its side cannot be built.
     state.request.commits = [("no-such".to_owned(), "0".repeat(40))].into();
-    assert_eq!(request.is_of(&state, scratch.path()), Ok(()));
+    assert_eq!(request.is_of(&state, &scratch.0), Ok(()));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
     let scratch = Scratch::new();
     let mut experiment = grid();
     told(&mut experiment, 0, "check", "root");
-    let request = request_in(scratch.path(), experiment);
+    let request = request_in(&scratch.0, experiment);
     // One check precedes each cell, and one each window of the second cell.
     let part = interrupted_at(&Simulated::new(), &request, 20);
     assert_eq!(part.cells[0].status, Status::Unsupported);
@@ -270,12 +270,12 @@ fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
 #[test]
 fn a_run_is_not_gone_on_with_by_other_traffic_or_on_other_cpus() {
     let scratch = Scratch::new();
-    let request = request_in(scratch.path(), grid());
+    let request = request_in(&scratch.0, grid());
     let (_, state) = request.begin(Json::Null).unwrap();
     let why = |seed: u64, cpus: Vec<usize>| {
         let place = Place { seed, cpus, ..request.place.clone() };
         let other = Request { place, ..request.clone() };
-        other.is_of(&state, scratch.path()).map_err(|e| e.why)
+        other.is_of(&state, &scratch.0).map_err(|e| e.why)
     };
     let refused = |what| Err(format!("a resumed run keeps its settings: {what} cannot be changed"));
     assert_eq!(why(7, vec![4, 5]), Ok(()));

@@ -11,14 +11,7 @@ fn here() -> Place {
 
 /// Returns a side; prints the reason and returns `None` if this machine cannot run it.
 fn side(settings: &Settings) -> Option<Box<dyn Bench>> {
-    match Churn.open(settings, &here()) {
-        Ok(side) => Some(side),
-        Err(e) => {
-            assert!(is_missing_here(&e), "{e}");
-            println!("skipped: {e}");
-            None
-        }
-    }
+    linerate_testing::unless(Churn.open(settings, &here()), is_missing_here)
 }
 
 /// Returns the settings of every combination of policies and accesses.

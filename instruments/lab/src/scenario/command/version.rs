@@ -187,37 +187,28 @@ fn said(git: &Path, dir: &Path, args: &[&str], stop: &AtomicBool) -> Result<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_testing::{Scratch, unless};
 
     /// Creates a repository with one commit, whose command is `main`; returns `None` without git.
-    fn repository(name: &str, main: &str) -> Option<PathBuf> {
-        let dir = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(dir.join("src")).unwrap();
+    fn repository(main: &str) -> Option<Scratch> {
+        let dir = Scratch::new();
         let manifest = "[package]\nname = \"linerate-cli\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
                         [[bin]]\nname = \"linerate\"\npath = \"src/main.rs\"\n";
-        fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+        dir.file("Cargo.toml", manifest);
         let lock = "version = 4\n[[package]]\nname = \"linerate-cli\"\nversion = \"0.0.0\"\n";
-        fs::write(dir.join("Cargo.lock"), lock).unwrap();
-        fs::write(dir.join("src/main.rs"), main).unwrap();
-        if let Err(e) = find("git", &Place::default()) {
-            println!("skipped: {e}");
-            return None;
-        }
-        git(&dir, &["init", "-q"]);
-        git(&dir, &["add", "-A"]);
-        git(&dir, &["commit", "-q", "-m", "a"]);
+        dir.file("Cargo.lock", lock);
+        dir.file("src/main.rs", main);
+        unless(find("git", &Place::default()), |_| true)?;
+        git(&dir.0, &["init", "-q"]);
+        git(&dir.0, &["add", "-A"]);
+        git(&dir.0, &["commit", "-q", "-m", "a"]);
         Some(dir)
     }
 
     /// Creates such a repository to build its commit; returns `None` without git or cargo.
-    fn buildable(name: &str, main: &str) -> Option<PathBuf> {
-        match find("cargo", &Place::default()) {
-            Ok(_) => repository(name, main),
-            Err(e) => {
-                println!("skipped: {e}");
-                None
-            }
-        }
+    fn buildable(main: &str) -> Option<Scratch> {
+        unless(find("cargo", &Place::default()), |_| true)?;
+        repository(main)
     }
 
     /// Runs git in `dir` with a fixed name of the committer.
@@ -231,68 +222,63 @@ mod tests {
 
     #[test]
     fn a_name_means_the_same_commit_after_another_one_was_made() {
-        let Some(dir) = buildable("moving", "fn main() { println!(\"{}\", 1) }") else { return };
-        let first = built_in(&dir, "HEAD", &Place::default()).unwrap();
-        fs::write(dir.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
-        git(&dir, &["commit", "-q", "-a", "-m", "b"]);
-        assert_eq!(built_in(&dir, "HEAD", &Place::default()), Ok(first.clone()));
+        let Some(dir) = buildable("fn main() { println!(\"{}\", 1) }") else { return };
+        let first = built_in(&dir.0, "HEAD", &Place::default()).unwrap();
+        fs::write(dir.0.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
+        git(&dir.0, &["commit", "-q", "-a", "-m", "b"]);
+        assert_eq!(built_in(&dir.0, "HEAD", &Place::default()), Ok(first.clone()));
         // Another name is resolved again, so it denotes the new commit.
-        let second = built_in(&dir, "HEAD~0", &Place::default()).unwrap();
+        let second = built_in(&dir.0, "HEAD~0", &Place::default()).unwrap();
         assert_ne!(second, first);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn a_commit_is_built_once_and_one_that_there_is_not_is_told() {
         let main = "fn main() { println!(\"{}\", 42) }";
-        let Some(dir) = buildable("version", main) else { return };
-        let (program, whole) = built_in(&dir, "HEAD", &Place::default()).unwrap();
+        let Some(dir) = buildable(main) else { return };
+        let (program, whole) = built_in(&dir.0, "HEAD", &Place::default()).unwrap();
         let ran = process::run(&program, &[], PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!((ran.stdout.as_slice(), whole.len()), (&b"42\n"[..], 40));
         // An existing build is reused under each name of its commit.
-        fs::remove_dir_all(dir.join("target/lab-versions/build")).unwrap();
-        assert_eq!(built_in(&dir, &whole[..8], &Place::default()), Ok((program, whole)));
+        fs::remove_dir_all(dir.0.join("target/lab-versions/build")).unwrap();
+        assert_eq!(built_in(&dir.0, &whole[..8], &Place::default()), Ok((program, whole)));
         for name in ["no-such", "--help", "0000000000000000000000000000000000000000"] {
-            let e = built_in(&dir, name, &Place::default()).unwrap_err();
+            let e = built_in(&dir.0, name, &Place::default()).unwrap_err();
             assert_eq!((e.code, e.what), (Code::Experiment, format!("there is no commit {name}")));
             assert!(e.why.contains("fatal") && e.fix.contains("git fetch"), "{} {}", e.why, e.fix);
         }
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn a_worktree_that_is_not_the_commits_is_made_again_before_a_build() {
-        let Some(dir) = buildable("changed", "fn main() { println!(\"{}\", 1) }") else { return };
-        let (program, whole) = built_in(&dir, "HEAD", &Place::default()).unwrap();
+        let Some(dir) = buildable("fn main() { println!(\"{}\", 1) }") else { return };
+        let (program, whole) = built_in(&dir.0, "HEAD", &Place::default()).unwrap();
         fs::remove_file(&program).unwrap();
         let tree = program.with_file_name("tree");
         fs::write(tree.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
-        assert_eq!(built_in(&dir, &whole, &Place::default()), Ok((program.clone(), whole)));
+        assert_eq!(built_in(&dir.0, &whole, &Place::default()), Ok((program.clone(), whole)));
         let ran = process::run(&program, &[], PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!(ran.stdout, b"1\n");
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn second_build_at_the_same_time_is_refused() {
-        let Some(dir) = repository("locked", "fn main() {}") else { return };
-        let held = locked(&dir.join("target/lab-versions"), "other").unwrap();
-        let e = built_in(&dir, "HEAD", &Place::default()).unwrap_err();
+        let Some(dir) = repository("fn main() {}") else { return };
+        let held = locked(&dir.0.join("target/lab-versions"), "other").unwrap();
+        let e = built_in(&dir.0, "HEAD", &Place::default()).unwrap_err();
         assert!(e.code == Code::Busy && e.fix.starts_with("wait"), "{e}");
         drop(held);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn a_build_that_fails_is_told_with_its_last_lines() {
-        let Some(dir) = buildable("broken", "fn main() { no_such_function() }") else { return };
-        let e = built_in(&dir, "HEAD", &Place::default()).unwrap_err();
+        let Some(dir) = buildable("fn main() { no_such_function() }") else { return };
+        let e = built_in(&dir.0, "HEAD", &Place::default()).unwrap_err();
         assert_eq!(e.what, "commit HEAD does not build");
         assert!(e.why.contains("no_such_function") && e.why.lines().count() > 2, "{}", e.why);
         let parts = ["cargo build --release", "this tree is made again at every build"];
         assert!(parts.iter().all(|part| e.fix.contains(part)), "{}", e.fix);
         let outside = built_in(Path::new("/"), "HEAD", &Place::default()).unwrap_err();
         assert_eq!(outside.code, Code::Unsupported);
-        fs::remove_dir_all(dir).unwrap();
     }
 }

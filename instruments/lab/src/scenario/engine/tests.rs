@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use linerate_prof::pmu;
+use linerate_testing::unless;
 
 use super::Engine;
 use super::turning::Done;
@@ -26,14 +27,7 @@ fn place(most: usize) -> Place {
 /// Returns a side on as many CPUs as it needs; prints a note and returns `None` if the machine has
 /// fewer, or lacks something else for the side.
 fn open(settings: &Settings) -> Option<Box<dyn Bench>> {
-    match Engine.open(settings, &place(2)) {
-        Ok(bench) => Some(bench),
-        Err(e) if is_missing_here(&e) => {
-            println!("skipped: {e}");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
+    unless(Engine.open(settings, &place(2)), is_missing_here)
 }
 
 fn ring() -> Settings {
@@ -346,15 +340,9 @@ fn every_knob_is_told_and_changes_what_it_names() {
 #[test]
 fn a_profile_says_its_packets_or_why_there_is_none() {
     let mut bench = Engine.open(&ring(), &place(1)).unwrap();
-    match bench.profile(Duration::from_millis(100)) {
-        Ok(profiles) => {
-            assert!(profiles[0].conditions.packets.unwrap() > 0, "{profiles:?}");
-            assert_eq!(profiles[0].checked.as_ref().unwrap().headline.by.len(), 2);
-        }
-        Err(e) => {
-            assert!(pmu::is_refused(&e), "{e}");
-            println!("skipped: {e}");
-        }
+    if let Some(profiles) = unless(bench.profile(Duration::from_millis(100)), pmu::is_refused) {
+        assert!(profiles[0].conditions.packets.unwrap() > 0, "{profiles:?}");
+        assert_eq!(profiles[0].checked.as_ref().unwrap().headline.by.len(), 2);
     }
     bench.finish().unwrap();
 }

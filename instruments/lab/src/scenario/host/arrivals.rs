@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn a_capture_is_replayed_at_the_rate_and_one_without_times_is_refused() {
-        let file =
-            std::env::temp_dir().join(format!("linerate-arrivals-{}.pcapng", std::process::id()));
+        let scratch = linerate_testing::Scratch::new();
+        let file = scratch.word("arrivals.pcapng");
         let written = |times: &[u64]| {
             let frame = |stamp_ns: &u64| pcap::Frame { stamp_ns: *stamp_ns, bytes: vec![0; 60] };
             pcap::write_all(&file, &times.iter().map(frame).collect::<Vec<_>>()).unwrap();
-            Arrivals::named(file.to_str().unwrap())
+            Arrivals::named(&file)
         };
         // Three gaps of 1, 1 and 4: a mean of 2.
         let arrivals = written(&[1000, 2000, 3000, 7000]).unwrap();
@@ -200,7 +200,6 @@ mod tests {
             let e = written(times).unwrap_err();
             assert!(e.why.ends_with("has no two packets at different times"), "{e}");
         }
-        std::fs::remove_file(&file).unwrap();
         assert_eq!(Arrivals::named("./none.pcap").unwrap_err().code, Code::File);
         let e = Arrivals::named("fractal").unwrap_err();
         assert!(e.why.contains("fractal is no shape") && e.fix.contains("poisson"), "{e}");

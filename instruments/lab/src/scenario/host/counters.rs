@@ -258,8 +258,6 @@ fn unreadable(e: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use linerate_skb::Pool;
 
     use super::*;
@@ -284,13 +282,8 @@ mod tests {
 
     #[test]
     fn counts_of_both_hosts_are_added_up_and_those_of_the_engines_devices_are_apart() {
-        let name = format!("linerate-counters-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let file = |name: &str, text: &str| {
-            fs::write(folder.join(name), text).unwrap();
-            File::open(folder.join(name)).unwrap()
-        };
+        let scratch = linerate_testing::Scratch::new();
+        let file = |name: &str, text: &str| File::open(scratch.file(name, text)).unwrap();
         let netstat = "TcpExt: PruneCalled PFMemallocDrop\nTcpExt: 0 2\n";
         let host = |name: &str, dev: &str| {
             let snmp = "Ip: InReceives InDiscards\nIp: 50 1\n";
@@ -307,7 +300,6 @@ mod tests {
         };
         let pool = Pool::builder().frames(1024).build().unwrap();
         let kernel = counters.read(&Reading::of_pool(&pool)).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
         assert_eq!(kernel.hosts_rx, [11, 22, 33, 44]);
         assert_eq!((kernel.hosts_out, kernel.hosts_in), (70 + 5 + 71, 100));
         assert_eq!((kernel.devices, kernel.backlog), ([86, 6], 10));

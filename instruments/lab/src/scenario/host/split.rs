@@ -124,25 +124,21 @@ mod tests {
 
     #[test]
     fn each_thread_and_each_child_is_in_one_share_only() {
-        let proc = std::env::temp_dir().join(format!("linerate-split-{}", std::process::id()));
-        let write = |folder: &str, id: &str, file: &str, text: &str| {
-            fs::create_dir_all(proc.join(folder).join(id)).unwrap();
-            fs::write(proc.join(folder).join(id).join(file), text).unwrap();
-        };
+        let proc = linerate_testing::Scratch::new();
         // Threads of a worker and of another program with a child, and the child: user and system
         // ticks.
         for (id, ticks) in [("11", "1 2"), ("12", "10 20"), ("30", "100 200")] {
             let stat = format!("{id} (x) R 1 7 7 0 -1 4194560 1 0 0 0 {ticks} 5 6 20 0 1 0 99");
-            write(if id == "30" { "" } else { "self/task" }, id, "stat", &stat);
+            let folder = if id == "30" { "" } else { "self/task/" };
+            proc.file(&format!("{folder}{id}/stat"), stat);
         }
-        write("self/task", "11", "children", "");
-        write("self/task", "12", "children", "30 ");
-        fs::write(proc.join("stat"), "cpu  1 2 3 4 5 6000 70000 8 9 10\n").unwrap();
-        let split = Split::read_at(&proc, &[11]);
+        proc.file("self/task/11/children", "");
+        proc.file("self/task/12/children", "30 ");
+        proc.file("stat", "cpu  1 2 3 4 5 6000 70000 8 9 10\n");
+        let split = Split::read_at(&proc.0, &[11]);
         assert_eq!((split.workers, split.programs, split.interrupts), ([1, 2], [110, 220], 76_000));
         let ns = split.since(&Split::default()).map(|(_, ns)| ns / tick_ns() as f64);
         assert_eq!(ns, [1.0, 2.0, 110.0, 220.0, 76_000.0, 0.0]);
-        fs::remove_dir_all(proc).unwrap();
     }
 
     #[test]

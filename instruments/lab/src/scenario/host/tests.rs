@@ -9,6 +9,7 @@ use std::time::Duration;
 use linerate_prof::pmu;
 use linerate_prof::stage::{Stage, stage_of};
 use linerate_sys::thread::allowed_cpus;
+use linerate_testing::unless;
 
 use super::config::Workload;
 use super::*;
@@ -41,14 +42,8 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place =
         Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None, stop: Arc::default() };
-    match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
-        Ok(bench) => Some((alone, bench)),
-        Err(e) if is_missing_here(&e) => {
-            println!("skipped: {e}");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
+    let opened = Host.check(settings, &place).and_then(|()| Host.open(settings, &place));
+    Some((alone, unless(opened, is_missing_here)?))
 }
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
@@ -217,10 +212,7 @@ fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
 fn profiled(bench: &mut dyn Bench) {
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
-        let profiles = match bench.profile(2 * WINDOW) {
-            Err(e) if pmu::is_refused(&e) => return println!("skipped: {e}"),
-            profiles => profiles.unwrap(),
-        };
+        let Some(profiles) = unless(bench.profile(2 * WINDOW), pmu::is_refused) else { return };
         let profile = &profiles[0];
         let is_hidden = |remark: &String| remark.contains("left out") || remark.contains("hides");
         if profile.remarks.iter().any(is_hidden) {
@@ -525,13 +517,10 @@ fn a_profile_names_functions_and_packets() {
     // On a busy machine a worker may have no CPU during a whole profile, so try several.
     let mut is_sampled = false;
     for _ in 0..20 {
-        let profiles = match bench.profile(Duration::from_millis(300)) {
-            Err(e) if pmu::is_refused(&e) => {
-                println!("skipped: {e}");
-                is_sampled = true;
-                break;
-            }
-            profiles => profiles.unwrap(),
+        let profiles = bench.profile(Duration::from_millis(300));
+        let Some(profiles) = unless(profiles, pmu::is_refused) else {
+            is_sampled = true;
+            break;
         };
         let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
         assert!(profile.rows.is_sorted_by(|a, b| a.count >= b.count));
@@ -553,10 +542,7 @@ fn a_profile_of_the_machine_has_the_kernels_path_of_senders_and_engine() {
     let mut stages: Vec<Stage> = Vec::new();
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
-        let profiles = match bench.profile(2 * WINDOW) {
-            Err(e) if pmu::is_refused(&e) => return println!("skipped: {e}"),
-            profiles => profiles.unwrap(),
-        };
+        let Some(profiles) = unless(bench.profile(2 * WINDOW), pmu::is_refused) else { return };
         let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
         if profile.remarks.iter().any(|remark| remark.contains("left out")) {
             return println!("skipped: {:?}", profile.remarks);
