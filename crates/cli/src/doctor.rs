@@ -12,6 +12,7 @@ use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::HostUse;
+use linerate_sys::text::wrapped_at;
 
 use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE, to_type};
@@ -311,23 +312,7 @@ fn remedy(fix: &Fix) -> String {
 
 /// Formats `text` after `label`; wraps it at `indent`.
 fn wrapped(label: &str, text: &str, indent: usize) -> String {
-    let mut lines = label.to_owned();
-    let mut column = label.chars().count();
-    let mut first = true;
-    for word in text.split_whitespace() {
-        let len = word.chars().count();
-        if !first && column + 1 + len > COLUMNS {
-            lines += &format!("\n{:indent$}", "");
-            column = indent;
-        } else if !first {
-            lines.push(' ');
-            column += 1;
-        }
-        lines += word;
-        column += len;
-        first = false;
-    }
-    lines + "\n"
+    wrapped_at(COLUMNS, text, label, &" ".repeat(indent))
 }
 
 #[cfg(test)]

@@ -64,6 +64,26 @@ pub fn thousands(n: u64) -> String {
     grouped(&n.to_string())
 }
 
+/// Breaks text into lines of at most `width`, the first after `first` and the others after `next`. Each ends with a
+/// line break. A word longer than a line has a line of its own.
+#[must_use]
+pub fn wrapped_at(width: usize, text: &str, first: &str, next: &str) -> String {
+    let length = |text: &str| text.chars().count();
+    let mut all = String::new();
+    let mut line = String::from(first);
+    let mut words = 0;
+    for word in text.split_whitespace() {
+        if words > 0 && length(&line) + 1 + length(word) > width {
+            all.extend([line.trim_end(), "\n"]);
+            line = String::from(next);
+            words = 0;
+        }
+        line.extend([if words > 0 { " " } else { "" }, word]);
+        words += 1;
+    }
+    all + line.trim_end() + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Sentences and names fitted to the width of a line, with unsafe characters escaped.
 
-pub use linerate_sys::text::harmless;
+pub use linerate_sys::text::{harmless, wrapped_at};
 
 /// Width of a screen in columns, for which all output is formatted.
 pub const WIDTH: usize = 100;
@@ -25,24 +25,6 @@ pub fn elided(text: &str, letters: usize) -> String {
 #[must_use]
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     wrapped_at(WIDTH, text, first, next)
-}
-
-/// Breaks text as [`wrapped`] does, into lines of at most `width`.
-#[must_use]
-pub fn wrapped_at(width: usize, text: &str, first: &str, next: &str) -> String {
-    let mut all = String::new();
-    let mut line = String::from(first);
-    let mut words = 0;
-    for word in text.split_whitespace() {
-        if words > 0 && length(&line) + 1 + length(word) > width {
-            all.extend([line.trim_end(), "\n"]);
-            line = String::from(next);
-            words = 0;
-        }
-        line.extend([if words > 0 { " " } else { "" }, word]);
-        words += 1;
-    }
-    all + line.trim_end() + "\n"
 }
 
 /// Returns the number of columns on the screen, approximately: every character counts as one.
