@@ -198,13 +198,6 @@ impl IcmpMut<'_> {
         self.ip.dst()
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     /// Recomputes the checksum, as [`crate::UdpMut::fill_checksum`] does.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
@@ -230,6 +223,7 @@ setters! {IcmpMut, false:
     /// Sets the sequence number of an echo, and keeps the checksum right.
     set_seq seq;
 }
+behinds!(IcmpMut);
 derefs!(IcmpRef, IcmpMut => header IcmpHeader);
 
 /// The eight bytes with which every message starts.

@@ -86,13 +86,6 @@ impl<'a> Ipv4Ref<'a> {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     /// Returns true if the header checksum is right.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
@@ -177,13 +170,6 @@ impl Ipv4Mut<'_> {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     /// Updates the transport checksum for a changed address.
     fn readdress(&mut self, old: u32, new: u32) {
         let udp = self.header.protocol() == Protocol::UDP;
@@ -196,6 +182,7 @@ impl Ipv4Mut<'_> {
     }
 }
 
+behinds!(Ipv4Ref, Ipv4Mut);
 derefs!(Ipv4Ref, Ipv4Mut => header Ipv4Header);
 
 impl<'a> From<Parts<&'a [u8]>> for Ipv4Ref<'a> {

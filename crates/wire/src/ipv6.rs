@@ -92,13 +92,6 @@ impl<'a> Ipv6Ref<'a> {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     pub(crate) fn is_routed(&self) -> bool {
         self.chain.routed
     }
@@ -193,15 +186,9 @@ impl Ipv6Mut<'_> {
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
     }
-
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
 }
 
+behinds!(Ipv6Ref, Ipv6Mut);
 derefs!(Ipv6Ref, Ipv6Mut => header Ipv6Header);
 
 impl<'a> From<Parts<&'a [u8]>> for Ipv6Ref<'a> {

@@ -67,13 +67,6 @@ impl UdpRef<'_> {
         self.check
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     /// Returns true if the checksum is right, or absent where IP allows that (IPv4). A checksum
     /// that is left to a device ([`crate::Head::with_partial`]) is right if the device will compute
     /// the right one from it. Returns false if some of the payload is [behind](UdpRef::behind) and
@@ -139,13 +132,6 @@ impl UdpMut<'_> {
         self.ends
     }
 
-    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.behind
-    }
-
     /// Sets the length of header and payload, after bytes with the sum `removed` were cut off at
     /// the end.
     pub(crate) fn set_len(&mut self, len: u16, removed: u16) {
@@ -187,6 +173,7 @@ setters! {UdpMut, true:
     /// Sets the destination port; otherwise as [`UdpMut::set_src_port`].
     set_dst_port dst;
 }
+behinds!(UdpRef, UdpMut);
 derefs!(UdpRef, UdpMut => header UdpHeader);
 
 /// The eight bytes of a UDP header.

@@ -12,6 +12,20 @@ macro_rules! derefs {
     )+};
 }
 
+/// Declares the method of `behind`.
+macro_rules! behinds {
+    ($($view:ident),+) => {$(
+        impl $view<'_> {
+            /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
+            /// [`crate::Head`]'s.
+            #[must_use]
+            pub fn behind(&self) -> usize {
+                self.behind
+            }
+        }
+    )+};
+}
+
 /// Declares the methods of `payload`, and the setters of the header's 16-bit fields.
 ///
 /// A setter keeps the checksum right; `$udp` is true if a checksum of zero (none) stays zero.
