@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, PortId, Stage, Turn, Turned};
+use linerate_datapath::{Engine, EngineBuilder, PortId, Stage, Turn, Turned};
 use linerate_port::Code;
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, DropReason, Pool};
@@ -10,17 +10,21 @@ use linerate_testing::may_pin;
 
 const LONG: Duration = Duration::from_secs(20);
 
+/// Returns an engine with two workers: from port `gen` to a ring, and from the ring to port `sink`.
+fn over_ring(source: &str, ring: &str, sink: &str) -> EngineBuilder {
+    let engine = Engine::builder().port("gen", source).port("r0", ring).port("r1", ring);
+    engine.port("sink", sink).wire("gen", "r0").wire("r1", "sink")
+}
+
+/// Returns an engine with a wire from port `a` to port `b`.
+fn wired(a: &str, b: &str) -> EngineBuilder {
+    Engine::builder().port("a", a).port("b", b).wire("a", "b")
+}
+
 #[test]
 fn every_packet_crosses_two_workers_and_is_verified() {
-    let engine = Engine::builder()
-        .port("gen", "gen:,count=200k,size=imix,flows=16")
-        .port("r0", "ring:r")
-        .port("r1", "ring:r")
-        .port("sink", "sink:")
-        .wire("gen", "r0")
-        .wire("r1", "sink")
-        .build()
-        .unwrap();
+    let engine =
+        over_ring("gen:,count=200k,size=imix,flows=16", "ring:r", "sink:").build().unwrap();
     let running = engine.start().unwrap();
     assert!(running.wait(LONG).unwrap(), "{:?}", running.stats().ledger());
     let stopped = running.stop(LONG);
@@ -36,15 +40,7 @@ fn every_packet_crosses_two_workers_and_is_verified() {
 #[test]
 fn a_stop_under_load_loses_nothing_and_names_what_it_dropped() {
     for _ in 0..5 {
-        let engine = Engine::builder()
-            .port("gen", "gen:")
-            .port("r0", "ring:r,len=256")
-            .port("r1", "ring:r,len=256")
-            .port("sink", "sink:")
-            .wire("gen", "r0")
-            .wire("r1", "sink")
-            .build()
-            .unwrap();
+        let engine = over_ring("gen:", "ring:r,len=256", "sink:").build().unwrap();
         let running = engine.start().unwrap();
         std::thread::sleep(Duration::from_millis(20));
         let stopped = running.stop(LONG);
@@ -172,13 +168,7 @@ fn a_stage_can_copy_to_a_port_on_no_wire() {
 
 #[test]
 fn a_stage_that_asks_for_a_port_that_is_not_there_is_refused() {
-    let e = Engine::builder()
-        .port("a", "gen:")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .stage(|cx| ToSelf(cx.port("tap")))
-        .build()
-        .unwrap_err();
+    let e = wired("gen:", "sink:").stage(|cx| ToSelf(cx.port("tap"))).build().unwrap_err();
     assert!(e.why.contains("'tap'") && e.fix.contains("a b"), "{e}");
 }
 
@@ -192,13 +182,7 @@ impl Stage for Panics {
 
 #[test]
 fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
-    let engine = Engine::builder()
-        .port("a", "gen:,count=10")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .stage(|_| Panics)
-        .build()
-        .unwrap();
+    let engine = wired("gen:,count=10", "sink:").stage(|_| Panics).build().unwrap();
     let running = engine.start().unwrap();
     let failed = running.wait(LONG).unwrap_err();
     assert!(failed.what.contains("worker 0") && failed.why.contains("a stage's own fault"));
@@ -276,13 +260,7 @@ fn a_wait_returns_when_its_time_is_over() {
 #[test]
 fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
     let pool = Pool::builder().frames(8192).build().unwrap();
-    let engine = Engine::builder()
-        .pool(&pool)
-        .port("a", "gen:,count=1000")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .build()
-        .unwrap();
+    let engine = wired("gen:,count=1000", "sink:").pool(&pool).build().unwrap();
     let mut worker = engine.into_workers().remove(0);
     loop {
         match worker.turn(Instant::now()) {
@@ -296,13 +274,7 @@ fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
 #[test]
 fn a_single_packet_leaves_in_the_turn_in_which_it_comes() {
     let pool = Pool::builder().frames(8192).build().unwrap();
-    let engine = Engine::builder()
-        .pool(&pool)
-        .port("a", "gen:,count=1")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .build()
-        .unwrap();
+    let engine = wired("gen:,count=1", "sink:").pool(&pool).build().unwrap();
     let mut worker = engine.into_workers().remove(0);
     worker.turn(Instant::now());
     assert_eq!((pool.ledger().created, pool.ledger().sent), (1, 1));
@@ -311,13 +283,7 @@ fn a_single_packet_leaves_in_the_turn_in_which_it_comes() {
 #[test]
 fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
     let pool = Pool::builder().frames(8192).build().unwrap();
-    let engine = Engine::builder()
-        .pool(&pool)
-        .port("a", "gen:")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .build()
-        .unwrap();
+    let engine = wired("gen:", "sink:").pool(&pool).build().unwrap();
     let mut worker = engine.into_workers().remove(0);
     worker.turn(Instant::now());
     // Each turn also sends the packets that it receives.
@@ -333,14 +299,7 @@ fn a_worker_is_pinned_where_it_is_told() {
     if !may_pin() {
         return;
     }
-    let build = |cpu| {
-        Engine::builder()
-            .port("a", "gen:,rate=1pps")
-            .port("b", "sink:")
-            .wire("a", "b")
-            .cpus(&[cpu])
-            .build()
-    };
+    let build = |cpu| wired("gen:,rate=1pps", "sink:").cpus(&[cpu]).build();
     let allowed = linerate_sys::thread::allowed_cpus().unwrap();
     for &cpu in &allowed {
         let before: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().flatten().collect();
@@ -385,15 +344,7 @@ fn a_stop_is_never_slept_through() {
 #[test]
 fn a_stop_with_time_left_drops_nothing() {
     for i in 0..150u32 {
-        let engine = Engine::builder()
-            .port("gen", "gen:")
-            .port("r0", "ring:r,len=64")
-            .port("r1", "ring:r,len=64")
-            .port("sink", "sink:")
-            .wire("gen", "r0")
-            .wire("r1", "sink")
-            .build()
-            .unwrap();
+        let engine = over_ring("gen:", "ring:r,len=64", "sink:").build().unwrap();
         let running = engine.start().unwrap();
         std::thread::sleep(Duration::from_micros(u64::from(i) * 37 % 2000));
         let stopped = running.stop(LONG);
@@ -406,13 +357,7 @@ fn a_stop_with_time_left_drops_nothing() {
 fn an_engine_in_a_pool_of_the_programs_own_finishes() {
     let pool = Pool::builder().frames(16_384).build().unwrap();
     let mine = pool.local().alloc_one().unwrap();
-    let engine = Engine::builder()
-        .pool(&pool)
-        .port("a", "gen:,count=10")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .build()
-        .unwrap();
+    let engine = wired("gen:,count=10", "sink:").pool(&pool).build().unwrap();
     let running = engine.start().unwrap();
     assert!(running.wait(LONG).unwrap());
     let start = Instant::now();
@@ -525,12 +470,7 @@ fn a_stage_can_ask_for_a_port_that_only_one_worker_has() {
 #[test]
 fn an_idle_engine_sleeps() {
     let start = Instant::now();
-    let engine = Engine::builder()
-        .port("a", "gen:,rate=2pps")
-        .port("b", "sink:")
-        .wire("a", "b")
-        .build()
-        .unwrap();
+    let engine = wired("gen:,rate=2pps", "sink:").build().unwrap();
     let running = engine.start().unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     let ports = running.stop(LONG).ports;

@@ -271,13 +271,15 @@ fn the_descriptor_is_readable_at_the_end_of_a_hold_and_not_before() {
     assert!(worker.napis[0].counts().hold_ends <= 1);
 }
 
+type Calls = Arc<Mutex<Vec<&'static str>>>;
+
 /// A device with an interrupt: packets arrive once the interrupt is unmasked, and mask it until it is armed again.
 struct Nic {
     fd: EventFd,
     /// Bursts that are still to come.
     bursts: Vec<usize>,
     here: usize,
-    calls: Arc<Mutex<Vec<&'static str>>>,
+    calls: Calls,
 }
 
 impl QueueOps for Nic {
@@ -374,18 +376,24 @@ fn timer_of_a_shaped_port_waits_for_several_packets_in_a_mode_that_holds() {
     assert_eq!(due("fixed:usecs=50"), Duration::from_micros(50));
 }
 
-/// S1.1: an interrupt masks the device until a poll within the budget finds the ring empty.
-#[test]
-fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
+/// Returns a worker with a budget of 4 of a device that receives `bursts`, and the device's calls.
+fn worker_of_nic(bursts: Vec<usize>) -> (Worker, Calls) {
     let pool = Pool::builder().frames(256).build().unwrap();
-    let (calls, bursts) = (Arc::<Mutex<Vec<_>>>::default(), vec![5, 10]);
+    let calls = Calls::default();
     let nic = Nic { fd: EventFd::new().unwrap(), bursts, here: 0, calls: calls.clone() };
     let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
     let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
     napi.peer = Some(0);
     napi.set_moderation(Moderation::Napi);
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
-    let mut worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    let worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    (worker, calls)
+}
+
+/// S1.1: an interrupt masks the device until a poll within the budget finds the ring empty.
+#[test]
+fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
+    let (mut worker, calls) = worker_of_nic(vec![5, 10]);
     for _ in 0..10 {
         let turned = worker.turn(Instant::now());
         worker.park(turned, Some(Duration::from_millis(1))).unwrap();
@@ -403,15 +411,7 @@ fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
 /// Sleeps as a program's own loop does, on the worker's descriptor.
 #[test]
 fn wake_up_of_a_program_that_sleeps_on_the_descriptor_is_counted_as_one_in_park_is() {
-    let pool = Pool::builder().frames(256).build().unwrap();
-    let (calls, bursts) = (Arc::<Mutex<Vec<_>>>::default(), vec![3, 3]);
-    let nic = Nic { fd: EventFd::new().unwrap(), bursts, here: 0, calls: calls.clone() };
-    let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
-    let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
-    napi.peer = Some(0);
-    napi.set_moderation(Moderation::Napi);
-    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
-    let mut worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    let (mut worker, calls) = worker_of_nic(vec![3, 3]);
     for _ in 0..10 {
         if worker.turn(Instant::now()) != Turned::Again && worker.arm().unwrap() {
             poll_readable(&[worker.as_fd()], Some(Duration::from_millis(1))).unwrap();

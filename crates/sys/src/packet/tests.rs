@@ -84,6 +84,26 @@ fn receive(
     }
 }
 
+/// Returns a sender at one end of a pair, and a receiver at the other, both with `options`.
+fn sockets(options: &Options) -> (PacketSocket, PacketSocket, BlockRing) {
+    let (a, b) = pair();
+    let tx = PacketSocket::open_sender(&a, options).unwrap();
+    let (rx, ring) = PacketSocket::open(&b, options, &RingSize::default()).unwrap();
+    (tx, rx, ring)
+}
+
+/// Sends a frame in parts; returns the number of frames sent, and the error.
+fn send_one<'a>(
+    tx: &PacketSocket,
+    vnet: Option<&VnetHdr>,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> (usize, Option<Errno>) {
+    let mut batch = SendBatch::new();
+    let mut sending = batch.start();
+    assert!(sending.add(vnet, parts));
+    sending.flush(tx)
+}
+
 fn ours(data: &[u8]) -> bool {
     data[12..14] == ETHERTYPE
 }
@@ -91,9 +111,7 @@ fn ours(data: &[u8]) -> bool {
 #[test]
 fn a_batch_sent_on_one_end_arrives_on_the_other_in_order_and_whole() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
-        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&VNET);
         let frames: Vec<_> = (0..100).map(|i| frame(i, 60 + 13 * usize::from(i))).collect();
         let mut batch = SendBatch::new();
         for part in frames.chunks(MESSAGES_MAX) {
@@ -122,10 +140,7 @@ fn a_batch_sent_on_one_end_arrives_on_the_other_in_order_and_whole() {
 #[test]
 fn a_budget_of_one_frame_a_visit_loses_none() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
-        let (rx, mut ring) =
-            PacketSocket::open(&b, &Options::default(), &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&Options::default());
         let frames: Vec<_> = (0..60).map(|i| frame(i, 100)).collect();
         let mut batch = SendBatch::new();
         let mut sending = batch.start();
@@ -148,15 +163,9 @@ fn a_budget_of_one_frame_a_visit_loses_none() {
 #[test]
 fn a_frame_that_was_put_back_is_read_again_even_the_last_of_its_block() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
-        let (rx, mut ring) =
-            PacketSocket::open(&b, &Options::default(), &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&Options::default());
         let f = frame(3, 100);
-        let mut batch = SendBatch::new();
-        let mut sending = batch.start();
-        assert!(sending.add(None, [&f[..]]));
-        assert_eq!(sending.flush(&tx), (1, None));
+        assert_eq!(send_one(&tx, None, [&f[..]]), (1, None));
         assert!(poll_readable(&[rx.as_fd()], Some(WAIT)).unwrap());
         let mut block = ring.next_block().unwrap();
         let mut first = block.next_frame().unwrap().data.to_vec();
@@ -176,15 +185,10 @@ fn a_frame_that_was_put_back_is_read_again_even_the_last_of_its_block() {
 #[test]
 fn a_partial_checksum_stays_partial_and_its_place_is_told() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
-        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&VNET);
         let f = ipv4_frame(17, 8, 100);
         let sent = VnetHdr { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..VnetHdr::NONE };
-        let mut batch = SendBatch::new();
-        let mut sending = batch.start();
-        assert!(sending.add(Some(&sent), [&f[..]]));
-        assert_eq!(sending.flush(&tx), (1, None));
+        assert_eq!(send_one(&tx, Some(&sent), [&f[..]]), (1, None));
         receive(&rx, &mut ring, 1, is_test_ipv4, |_, got| {
             assert_eq!(got.data, f);
             let vnet = got.vnet.unwrap();
@@ -197,9 +201,7 @@ fn a_partial_checksum_stays_partial_and_its_place_is_told() {
 #[test]
 fn a_superframe_of_the_greatest_length_crosses_untruncated_and_uncut() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
-        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&VNET);
         let f = ipv4_frame(6, 20, SUPERFRAME_BYTES_MAX - 54);
         let mut batch = SendBatch::new();
         for _ in 0..10 {
@@ -244,15 +246,13 @@ fn a_superframe_too_long_for_the_device_is_cut_by_the_qdisc_and_refused_without_
 #[test]
 fn a_vlan_tag_that_the_kernel_took_off_is_told() {
     in_netns(|| {
-        let (a, b) = pair();
-        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
-        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let (tx, rx, mut ring) = sockets(&VNET);
         let plain = frame(1, 80);
         let tag = [0x81, 0x00, 0x20, 0x05];
-        let mut batch = SendBatch::new();
-        let mut sending = batch.start();
-        assert!(sending.add(Some(&VnetHdr::NONE), [&plain[..12], &tag, &plain[12..]]));
-        assert_eq!(sending.flush(&tx), (1, None));
+        assert_eq!(
+            send_one(&tx, Some(&VnetHdr::NONE), [&plain[..12], &tag, &plain[12..]]),
+            (1, None)
+        );
         receive(&rx, &mut ring, 1, ours, |_, got| {
             assert_eq!(got.data, plain);
             assert_eq!(got.vlan, Some(Vlan { tpid: 0x8100, tci: 0x2005 }));
@@ -324,10 +324,9 @@ fn without_a_ring_a_frame_that_is_too_long_is_cut_and_its_length_told() {
         let opened = PacketSocket::open_unringed(&b, &Options::default(), &size, &[]);
         let (rx, mut received) = opened.unwrap();
         let (long, short) = (frame(1, 3000), frame(2, 60));
-        let mut batch = SendBatch::new();
-        let mut sending = batch.start();
-        assert!(sending.add(None, [&long[..]]) && sending.add(None, [&short[..]]));
-        assert_eq!(sending.flush(&tx), (2, None));
+        for f in [&long, &short] {
+            assert_eq!(send_one(&tx, None, [&f[..]]), (1, None));
+        }
         let (mut got, deadline) = (Vec::new(), Instant::now() + WAIT);
         while got.len() < 2 {
             assert!(Instant::now() < deadline);
@@ -459,10 +458,7 @@ fn a_frame_above_the_mtu_is_refused_and_told() {
         let (a, _b) = pair();
         let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
         let f = frame(0, 9100);
-        let mut batch = SendBatch::new();
-        let mut sending = batch.start();
-        assert!(sending.add(None, [&f[..]]));
-        assert_eq!(sending.flush(&tx), (0, Some(Errno::MSGSIZE)));
+        assert_eq!(send_one(&tx, None, [&f[..]]), (0, Some(Errno::MSGSIZE)));
     });
 }
 

@@ -72,85 +72,6 @@ fn nothing_of_a_change_is_made_if_the_device_refuses_its_hold() {
     running.stop(LONG).check().unwrap();
 }
 
-/// The hold of the device of one queue. Of all such devices, only the first one asked changes its
-/// hold.
-#[derive(Debug)]
-struct FirstOnly {
-    hold: Mutex<DeviceHold>,
-    asked: Arc<AtomicU64>,
-}
-
-impl HoldControl for FirstOnly {
-    fn hold(&self) -> Option<DeviceHold> {
-        Some(*self.hold.lock().unwrap())
-    }
-
-    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
-        if self.asked.fetch_add(1, Ordering::Relaxed) > 0 {
-            return Err(Error::new(Code::Permission, "cannot set the hold", "not permitted"));
-        }
-        *self.hold.lock().unwrap() = hold;
-        Ok(())
-    }
-}
-
-struct HeldFirst(Arc<FirstOnly>);
-
-impl Layer for HeldFirst {
-    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
-        let hold: Arc<dyn HoldControl> = self.0.clone();
-        Some(Arc::downgrade(&hold))
-    }
-}
-
-#[test]
-fn hold_that_only_the_first_of_two_devices_accepted_is_made_in_part_and_reverted() {
-    let asked = Arc::new(AtomicU64::new(0));
-    let engine = Engine::builder().port("west", "null:,queues=2").port("east", "null:,queues=2");
-    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
-        let hold = Mutex::new(DeviceHold::default());
-        let device = Arc::new(FirstOnly { hold, asked: asked.clone() });
-        Ok(Box::new(Wrapped::around(ops, HeldFirst(device))))
-    });
-    let engine = engine.build().unwrap();
-    let stats = engine.stats();
-    let running = engine.start().unwrap();
-    let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
-    let mut both = change("west", ("moderation", "napi"), Some(Duration::from_secs(60)));
-    both.settings.insert("hold".into(), "1ms".into());
-    let now = Instant::now();
-    let pending = target.begin(&both, now).unwrap();
-    let e = target.finish(&pending, now).unwrap().unwrap_err();
-    assert_eq!((&*e.code, &*e.what), ("E-PERM", "'west' was set in part"), "{e:?}");
-    assert!(target.revert_at().is_some(), "the device that accepted it is reverted");
-    assert_ne!(shown(&target, "moderation"), "napi", "nothing is ordered after a refusal");
-    running.stop(LONG).check().unwrap();
-}
-
-#[test]
-fn time_in_which_a_hold_is_recorded_is_not_that_of_the_workers() {
-    let asked = Arc::new(AtomicU64::new(0));
-    let engine = Engine::builder().port("west", "gen:count=1").port("east", "sink:");
-    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
-        let hold = Mutex::new(DeviceHold::default());
-        let device = Arc::new(FirstOnly { hold, asked: asked.clone() });
-        Ok(Box::new(Wrapped::around(ops, HeldFirst(device))))
-    });
-    let engine = engine.build().unwrap();
-    let stats = engine.stats();
-    // The worker makes no turn.
-    let worker = engine.into_workers().remove(0);
-    let record = |_: &str, _: DeviceHold| std::thread::sleep(Duration::from_millis(50));
-    let mut target = Target::new(worker.control(), stats, Box::new(record));
-    let mut both = change("west", ("moderation", "napi"), None);
-    both.settings.insert("hold".into(), "1ms".into());
-    let now = Instant::now();
-    let pending = target.begin(&both, now).unwrap();
-    assert!(target.finish(&pending, now + Duration::from_secs(1)).is_none());
-    let e = target.finish(&pending, now + LONG).unwrap().unwrap_err();
-    assert_eq!((&*e.code, &*e.what), ("E-BUSY", "'west' was set in part"), "{e:?}");
-}
-
 /// The hold of the device of one queue, which refuses each change if it has a fixed one.
 #[derive(Debug)]
 struct MaybeFixed {
@@ -172,25 +93,67 @@ impl HoldControl for MaybeFixed {
     }
 }
 
-struct HeldMaybe(Arc<MaybeFixed>);
+/// Gives a queue the hold of `device`.
+struct HeldBy(Arc<dyn HoldControl>);
 
-impl Layer for HeldMaybe {
+impl Layer for HeldBy {
     fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
-        let hold: Arc<dyn HoldControl> = self.0.clone();
-        Some(Arc::downgrade(&hold))
+        Some(Arc::downgrade(&self.0))
     }
+}
+
+fn held_by(ops: Box<dyn QueueOps>, device: Arc<dyn HoldControl>) -> Result<Box<dyn QueueOps>> {
+    Ok(Box::new(Wrapped::around(ops, HeldBy(device))))
+}
+
+/// Returns an engine whose western queues have devices of their own: only the first changes its hold.
+fn first_only(west: &str, east: &str) -> Engine {
+    let opened = AtomicU64::new(0);
+    let engine = Engine::builder().port("west", west).port("east", east).wire("west", "east");
+    let engine = engine.wrap("west", move |ops, _| {
+        let is_fixed = opened.fetch_add(1, Ordering::Relaxed) > 0;
+        held_by(ops, Arc::new(MaybeFixed { hold: Mutex::new(DeviceHold::default()), is_fixed }))
+    });
+    engine.build().unwrap()
+}
+
+#[test]
+fn hold_that_only_the_first_of_two_devices_accepted_is_made_in_part_and_reverted() {
+    let engine = first_only("null:,queues=2", "null:,queues=2");
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
+    let mut both = change("west", ("moderation", "napi"), Some(Duration::from_secs(60)));
+    both.settings.insert("hold".into(), "1ms".into());
+    let now = Instant::now();
+    let pending = target.begin(&both, now).unwrap();
+    let e = target.finish(&pending, now).unwrap().unwrap_err();
+    assert_eq!((&*e.code, &*e.what), ("E-PERM", "'west' was set in part"), "{e:?}");
+    assert!(target.revert_at().is_some(), "the device that accepted it is reverted");
+    assert_ne!(shown(&target, "moderation"), "napi", "nothing is ordered after a refusal");
+    running.stop(LONG).check().unwrap();
+}
+
+#[test]
+fn time_in_which_a_hold_is_recorded_is_not_that_of_the_workers() {
+    let engine = first_only("gen:count=1", "sink:");
+    let stats = engine.stats();
+    // The worker makes no turn.
+    let worker = engine.into_workers().remove(0);
+    let record = |_: &str, _: DeviceHold| std::thread::sleep(Duration::from_millis(50));
+    let mut target = Target::new(worker.control(), stats, Box::new(record));
+    let mut both = change("west", ("moderation", "napi"), None);
+    both.settings.insert("hold".into(), "1ms".into());
+    let now = Instant::now();
+    let pending = target.begin(&both, now).unwrap();
+    assert!(target.finish(&pending, now + Duration::from_secs(1)).is_none());
+    let e = target.finish(&pending, now + LONG).unwrap().unwrap_err();
+    assert_eq!((&*e.code, &*e.what), ("E-BUSY", "'west' was set in part"), "{e:?}");
 }
 
 #[test]
 fn revert_of_a_hold_ends_once_the_device_has_the_former_one() {
-    let opened = AtomicU64::new(0);
-    let engine = Engine::builder().port("west", "null:,queues=2").port("east", "null:,queues=2");
-    let engine = engine.wire("west", "east").wrap("west", move |ops, _| {
-        let is_fixed = opened.fetch_add(1, Ordering::Relaxed) > 0;
-        let device = MaybeFixed { hold: Mutex::new(DeviceHold::default()), is_fixed };
-        Ok(Box::new(Wrapped::around(ops, HeldMaybe(Arc::new(device)))))
-    });
-    let engine = engine.build().unwrap();
+    let engine = first_only("null:,queues=2", "null:,queues=2");
     let stats = engine.stats();
     let running = engine.start().unwrap();
     let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
@@ -232,22 +195,13 @@ impl HoldControl for Uncounted {
     }
 }
 
-struct HeldUncounted(Arc<Uncounted>);
-
-impl Layer for HeldUncounted {
-    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
-        let hold: Arc<dyn HoldControl> = self.0.clone();
-        Some(Arc::downgrade(&hold))
-    }
-}
-
 #[test]
 fn hold_is_recorded_before_it_is_set_and_not_if_it_is_refused() {
     let device = Arc::new(Uncounted::default());
     let engine = Engine::builder().port("west", "gen:count=1").port("east", "sink:");
     let engine = engine.wire("west", "east").wrap("west", {
         let device = device.clone();
-        move |ops, _| Ok(Box::new(Wrapped::around(ops, HeldUncounted(device.clone()))))
+        move |ops, _| held_by(ops, device.clone())
     });
     let engine = engine.build().unwrap();
     let stats = engine.stats();

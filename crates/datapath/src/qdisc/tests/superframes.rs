@@ -39,6 +39,11 @@ fn put<Q: Qdisc>(bench: &mut Bench<Q>, skb: Skb) {
     assert!(batch.is_empty());
 }
 
+fn put_superframe<Q: Qdisc>(bench: &mut Bench<Q>, src: u8, payload: usize, gso_size: u16) {
+    let skb = superframe(&mut bench.mem, src, payload, gso_size);
+    put(bench, skb);
+}
+
 /// Returns the packets that leave, each at its time.
 fn leave<Q: Qdisc>(bench: &mut Bench<Q>) -> Vec<Gone> {
     let (mut out, mut gone) = (Batch::with_capacity(512), Vec::new());
@@ -65,8 +70,7 @@ fn lengths(gone: &[Gone]) -> Vec<usize> {
 fn superframe_at_a_low_rate_leaves_as_segments_in_order_and_spaced_by_the_rate() {
     // A byte in a microsecond, bursts of 2000 bytes.
     let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(9))));
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
     assert_eq!(bench.qdisc.counts().held, all);
@@ -93,8 +97,7 @@ fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_w
     ] {
         for (bytes, packets) in [(whole, 1), (whole + 1, segments)] {
             let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(99))));
-            let skb = superframe(&mut bench.mem, 1, bytes - 54 * segments, 500);
-            put(&mut bench, skb);
+            put_superframe(&mut bench, 1, bytes - 54 * segments, 500);
             bench.check();
             let held = bench.qdisc.counts().held.packets;
             assert_eq!(held, packets, "{bytes} bytes at {bps} bit/s");
@@ -103,8 +106,7 @@ fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_w
     }
     // The longest that Linux sends by default.
     let mut bench = Bench::new(Tbf::new(1_000_000_000, None::<u64>, Fifo::new(Limit::packets(9))));
-    let skb = superframe(&mut bench.mem, 1, 65_495, 1448);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 65_495, 1448);
     assert_eq!(lengths(&leave(&mut bench)), [65_549]);
 }
 
@@ -112,8 +114,7 @@ fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_w
 fn packet_of_another_flow_passes_between_the_segments_of_a_superframe() {
     let qdisc = Tbf::new(8_000_000, 2000, codel(Limit::packets(99), 5000));
     let mut bench = Bench::new(qdisc);
-    let skb = superframe(&mut bench.mem, 1, 20_000, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 20_000, 1000);
     // One segment leaves at once, and another one waits for tokens.
     assert_eq!(bench.take_all().len(), 1);
     let mut ping = udp(&mut bench.mem, 2, 200, 9, 100);
@@ -143,8 +144,7 @@ fn superframe_stays_whole_and_is_counted_so_if_the_pool_has_too_few_frames() {
     free.consume(&mut bench.mem);
     taken.consume(&mut bench.mem);
     bench.check();
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     assert_eq!(bench.qdisc.counts().held.packets, 6);
     assert_eq!(lengths(&leave(&mut bench)), [4554, 1054, 1054, 1054, 1054, 554]);
     bench.check();
@@ -153,8 +153,7 @@ fn superframe_stays_whole_and_is_counted_so_if_the_pool_has_too_few_frames() {
 #[test]
 fn superframe_whose_segments_are_longer_than_the_burst_stays_whole_and_leaves() {
     let mut bench = Bench::new(Tbf::new(8_000_000, 1053, Fifo::new(Limit::packets(9))));
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     assert_eq!(lengths(&leave(&mut bench)), [4554]);
     assert_eq!(bench.dropped(DropReason::TOO_LONG), 0);
     bench.check();
@@ -163,8 +162,7 @@ fn superframe_whose_segments_are_longer_than_the_burst_stays_whole_and_leaves() 
 #[test]
 fn limit_of_packets_counts_the_segments_of_a_superframe() {
     let mut bench = Bench::new(Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(3))));
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let counts = bench.qdisc.counts();
     assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
@@ -232,8 +230,7 @@ fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
     // 12.5 bytes in a microsecond: up to 12,500 bytes stay whole.
     let mut bench = Bench::new(Tbf::new(100_000_000, 20_000, Fifo::new(Limit::packets(99))));
     for src in 0..4 {
-        let skb = superframe(&mut bench.mem, src, 7802, 90);
-        put(&mut bench, skb);
+        put_superframe(&mut bench, src, 7802, 90);
     }
     let short = udp(&mut bench.mem, 9, 200, 9, 1000);
     put(&mut bench, short);
@@ -256,8 +253,7 @@ fn slot_us(due_us: u64) -> u64 {
 fn superframe_of_a_slow_flow_leaves_as_segments_in_order_and_spaced_by_the_rate() {
     // A byte in a microsecond for each flow, bursts of 2000 bytes.
     let mut bench = Bench::new(FlowTbf::new(Key::Connection, 8_000_000, 2000, 9));
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
     assert_eq!((bench.qdisc.counts().held, bench.qdisc.flows()), (all, 1));
@@ -279,8 +275,7 @@ fn whole_superframe_of_a_flow_counts_with_the_headers_of_all_its_segments() {
     // 12.5 bytes in a microsecond for each flow: up to 12,500 bytes stay whole.
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 100_000_000, 20_000, 9));
     for src in [1, 1, 2, 1] {
-        let skb = superframe(&mut bench.mem, src, 7802, 90);
-        put(&mut bench, skb);
+        put_superframe(&mut bench, src, 7802, 90);
     }
     let short = udp(&mut bench.mem, 1, 200, 9, 1000);
     put(&mut bench, short);
@@ -304,8 +299,7 @@ fn whole_superframe_of_a_flow_counts_with_the_headers_of_all_its_segments() {
 fn whole_superframe_longer_than_the_burst_of_a_flow_leaves_and_its_flow_waits_for_the_debt() {
     // The segments are longer than the burst, and the superframe counts with 4770 bytes.
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1053, 9));
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     for src in [1, 2] {
         let skb = udp(&mut bench.mem, src, 200, 9, 300);
         put(&mut bench, skb);
@@ -322,8 +316,7 @@ fn whole_superframe_longer_than_the_burst_of_a_flow_leaves_and_its_flow_waits_fo
 fn limit_of_a_flow_counts_the_segments_of_a_superframe() {
     let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(99), 3);
     let mut bench = Bench::new(qdisc);
-    let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-    put(&mut bench, skb);
+    put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let counts = bench.qdisc.counts();
     assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
@@ -355,8 +348,7 @@ fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
     let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(99), 3);
     let mut bench = Bench::new(qdisc);
     for _ in 0..2 {
-        let skb = superframe(&mut bench.mem, 1, 4500, 1000);
-        put(&mut bench, skb);
+        put_superframe(&mut bench, 1, 4500, 1000);
     }
     bench.check();
     let counts = bench.qdisc.counts();
@@ -381,8 +373,7 @@ fn flow_that_has_not_paid_for_its_superframe_is_evicted_after_those_that_have() 
     // The segments are longer than the burst: each superframe leaves whole, and takes 4770 us to pay.
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1053, 2));
     for src in [1, 2] {
-        let skb = superframe(&mut bench.mem, src, if src == 1 { 4500 } else { 0 }, 1000);
-        put(&mut bench, skb);
+        put_superframe(&mut bench, src, if src == 1 { 4500 } else { 0 }, 1000);
     }
     assert_eq!(bench.take_all().len(), 2);
     for src in [3, 1] {
