@@ -51,15 +51,21 @@ pub fn compare(root: &Path) -> Result<String> {
     let known = fs::read_to_string(root.join(LIST)).unwrap_or_default();
     if std::env::var_os("UPDATE_API").is_some() {
         fs::write(root.join(LIST), &list)?;
-    } else if list != known {
-        let known: BTreeSet<String> = known.lines().map(str::to_owned).collect();
-        known.difference(&items).for_each(|item| eprintln!("- {item}"));
-        items.difference(&known).for_each(|item| eprintln!("+ {item}"));
-        bail!(
-            "the public API is not that of {LIST}; if that is meant: UPDATE_API=1 cargo xtask doc"
-        );
+    } else {
+        refuse_other(&known, &items)?;
     }
     Ok(format!("{} public items", items.len()))
+}
+
+/// Prints how the items differ from the `known` list; fails if they do.
+fn refuse_other(known: &str, items: &BTreeSet<String>) -> Result<()> {
+    if known.lines().eq(items) {
+        return Ok(());
+    }
+    let known: BTreeSet<String> = known.lines().map(str::to_owned).collect();
+    known.difference(items).for_each(|item| eprintln!("- {item}"));
+    items.difference(&known).for_each(|item| eprintln!("+ {item}"));
+    bail!("the public API is not that of {LIST}; if that is meant: UPDATE_API=1 cargo xtask doc")
 }
 
 /// Adds the items below a folder of pages: `kind path::Name: members`.
@@ -118,5 +124,32 @@ mod tests {
         let page = "<section id=\"method.push\"><div id=\"variant.A.field.by\"><h2 \
                     id=\"trait-implementations\"><section id=\"method.clone\">";
         assert_eq!((members(page).as_str(), members("").as_str()), (": A.by push", ""));
+        // A heading above fields, and the implementations of a trait for other types.
+        let page = "<h3 id=\"variant.A.fields\"><h2 id=\"foreign-impls\"><section id=\"method.y\">";
+        assert_eq!(members(page), "");
+    }
+
+    #[test]
+    fn items_of_public_pages_are_compared_with_the_list() {
+        let folder = std::env::temp_dir().join(format!("linerate-api-{}", std::process::id()));
+        fs::create_dir_all(folder.join("m")).unwrap();
+        fs::create_dir_all(folder.join("prelude")).unwrap();
+        for (file, page) in [
+            ("index.html", ""),
+            ("struct.A.html", "<section id=\"method.push\">"),
+            ("struct.Moved.html", "<meta http-equiv=\"refresh\" content=\"0\">"),
+            ("m/fn.f.html", ""),
+            ("prelude/struct.A.html", ""),
+        ] {
+            fs::write(folder.join(file), page).unwrap();
+        }
+        let mut items = BTreeSet::new();
+        collect(&folder, "x", &mut items).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let list = "fn x::m::f\nmod x\nstruct x::A: push\n";
+        assert!(refuse_other(list, &items).is_ok(), "{items:?}");
+        for other in ["fn x::m::f\nmod x\nstruct x::A\n", &format!("{list}struct x::B\n"), ""] {
+            assert!(refuse_other(other, &items).is_err(), "{other}");
+        }
     }
 }

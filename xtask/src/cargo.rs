@@ -233,6 +233,8 @@ mod tests {
         let error = streamed(&mut shell("exit 3"), |_| false).unwrap_err();
         assert_eq!(error.to_string(), "sh -c exit 3: exit status: 3");
         assert!(quiet(&mut shell("exit 3")).is_err());
+        let killed = streamed(&mut shell("kill -9 $$"), |_| false).unwrap_err();
+        assert!(killed.to_string().contains("signal: 9"), "{killed}");
         assert_eq!(quiet(&mut shell("echo x")).unwrap(), "x\n");
     }
 }

@@ -134,16 +134,43 @@ mod tests {
             "crates/skb/tests/churn.rs",
             "docs/x.md",
             "examples/echo.rs",
+            "instruments/show/src/lib.rs",
             "tests/src/traffic.rs",
             "tests/tests/netns.rs",
             "xtask/src/commits.rs",
         ];
         let of = |subject: &str| unnamed(subject, all.into_iter());
         let (tests, xtask) = ("tests/src/traffic.rs", "xtask/src/commits.rs");
-        assert_eq!(of("lab, cli, tests, xtask: what"), [""; 0]);
-        assert_eq!(of("lab, cli, xtask: tests of what"), [tests]);
-        assert_eq!(of("ndr: what"), [tests, xtask]);
-        assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", tests, xtask]);
+        assert_eq!(of("lab, cli, show, tests, xtask: what"), [""; 0]);
+        assert_eq!(of("lab, cli, show, xtask: tests of what"), [tests]);
+        assert_eq!(of("ndr, show: what"), [tests, xtask]);
+        let show = "instruments/show/src/lib.rs";
+        assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", show, tests, xtask]);
+    }
+
+    #[test]
+    fn a_clone_with_a_commit_that_names_no_area_fails_the_step() {
+        let root = std::env::temp_dir().join(format!("linerate-commits-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let git = |words: &[&str]| {
+            let mut git = Command::new("git");
+            git.args([
+                "-c",
+                "user.name=x",
+                "-c",
+                "user.email=x@example.org",
+                "-c",
+                "commit.gpgsign=false",
+            ]);
+            cargo::quiet(git.args(words).current_dir(&root)).unwrap();
+        };
+        git(&["init", "-q"]);
+        git(&["commit", "-q", "--allow-empty", "-m", "lab: what"]);
+        assert!(run(&root).is_ok());
+        git(&["commit", "-q", "--allow-empty", "-m", "fix things"]);
+        let ran = run(&root);
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(ran.is_err_and(|e| e.to_string() == "1 findings"));
     }
 
     #[test]
@@ -151,7 +178,8 @@ mod tests {
         for good in ["lab: the shape of a run", "port/xdp, cli: rearm", "README: how to install"] {
             assert!(well_formed(good), "{good}");
         }
-        for bad in ["fix things", "lab:", ": what", "Merge branch 'x'", "why? because: so"] {
+        let long = format!("{}: what", "a".repeat(61));
+        for bad in ["fix things", "lab:", ": what", "Merge branch 'x'", "why? because: so", &long] {
             assert!(!well_formed(bad), "{bad}");
         }
     }
@@ -168,12 +196,20 @@ mod tests {
         let files = [("a b.rs", vec![lines(1)]), ("c.rs", of_c), ("d.rs", vec![lines(9)])];
         assert_eq!(hunks(&all), files.into());
         assert_eq!(new_lines("-3,2 +4,7 @@ fn x"), Some(4..11));
+        assert_eq!(
+            new_lines("-3,2 +2,0 @@ fn x"),
+            Some(2..3),
+            "lines that are removed have a place"
+        );
         assert_eq!(stray(&hunks(&all), &hunks(&dense)), ["c.rs", "d.rs"]);
         assert_eq!(stray(&hunks(&all), &hunks(&all)), [""; 0]);
         // As many hunks are left, two of the first.
         let (long, parts) = ("@@ -1,9 +1,9 @@\n", "@@ -1,2 +1,2 @@\n@@ -8,2 +8,2 @@\n");
         let all = of("c.rs", &format!("{long}@@ -20,3 +20,3 @@\n"));
         assert_eq!(stray(&hunks(&all), &hunks(&of("c.rs", parts))), ["c.rs"]);
+        // What is left begins where the hunk of the change ends.
+        let all = of("c.rs", "@@ -1,3 +1,3 @@\n");
+        assert_eq!(stray(&hunks(&all), &hunks(&of("c.rs", "@@ -4 +4 @@\n"))), ["c.rs"]);
         let picture = of("p.png", "Binary files a/p.png and b/p.png differ\n");
         assert_eq!(stray(&hunks(&picture), &BTreeMap::new()), [""; 0]);
     }

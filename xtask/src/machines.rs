@@ -100,6 +100,9 @@ const LEFT_OUT: [(&str, &[&str], &str); 5] = [
 ];
 const NO_AFFINITY: &str = "no-affinity";
 
+/// The end of a command that neither worked nor said what is missing.
+const FAILED: &str = "FAILED";
+
 /// Time limit of one command under one setting, in the syntax of timeout(1): far above its usual time.
 const LIMIT: &str = "60m";
 
@@ -149,11 +152,17 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         rows.push((*name, bench.row(name)?));
     }
     print!("{}", table(&rows));
+    refuse_complaints(&rows, &bench.folder)?;
+    Ok(Done::from(format!("{} settings", rows.len())))
+}
+
+/// Fails if a setting has complaints; `folder` has the output.
+fn refuse_complaints(rows: &[(&str, Row)], folder: &Path) -> Result<()> {
     let failed = rows.iter().filter(|(_, row)| !row.failed.is_empty()).count();
     if failed > 0 {
-        bail!("{failed} settings with complaints; the output is in {}", bench.folder.display());
+        bail!("{failed} settings with complaints; the output is in {}", folder.display());
     }
-    Ok(Done::from(format!("{} settings", rows.len())))
+    Ok(())
 }
 
 /// Reads the settings and the packages that were asked for; none stands for all.
@@ -297,15 +306,20 @@ impl<'a> Bench<'a> {
         let refusal = line(&err, "error[");
         let said = line(&out, "memif").or_else(|| line(&err, "warning: "));
         row.said = said.or(refusal.clone()).unwrap_or_default();
-        row.first = match refusal {
-            None if output.status.success() => "works".into(),
-            Some(_) if err.contains("\n  why: ") => "refused".into(),
-            _ => {
-                row.failed.push(format!("{}: {err}", output.status));
-                "FAILED".into()
-            }
-        };
+        row.first = ended(refusal.is_some(), output.status.success(), &err).into();
+        if row.first == FAILED {
+            row.failed.push(format!("{}: {err}", output.status));
+        }
         Ok(())
+    }
+}
+
+/// Returns the end of the first command: it worked, or it was refused and said why, or it failed.
+fn ended(is_refused: bool, is_success: bool, err: &str) -> &'static str {
+    match is_refused {
+        false if is_success => "works",
+        true if err.contains("\n  why: ") => "refused",
+        _ => FAILED,
     }
 }
 
@@ -378,6 +392,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_neither_works_nor_says_why_has_failed() {
+        let refusal = "error[E-MEMORY]: cannot map\n  why: the limit\n";
+        assert_eq!(ended(false, true, ""), "works");
+        assert_eq!(ended(true, false, refusal), "refused");
+        for (is_refused, err) in [(true, "error[E-MEMORY]: cannot map\n"), (false, "killed")] {
+            assert_eq!(ended(is_refused, false, err), FAILED, "{err}");
+        }
+    }
+
+    #[test]
     fn a_row_has_what_is_skipped_under_its_setting_alone_and_what_failed() {
         let row = |skipped: &[&str], failed: &[&str]| Row {
             first: "works".into(),
@@ -389,6 +413,9 @@ mod tests {
             ("none", row(&["skipped: no card"], &[])),
             ("no-root", row(&["skipped: no card", "skipped: not root"], &["test a ... FAILED"])),
         ];
+        let nowhere = Path::new("/nowhere");
+        assert!(refuse_complaints(&rows[..1], nowhere).is_ok());
+        assert!(refuse_complaints(&rows, nowhere).is_err());
         let text = table(&rows);
         assert_eq!(text.matches("no card").count(), 1, "{text}");
         assert!(text.contains("    skipped: not root\n    FAILED: test a ... FAILED\n"), "{text}");

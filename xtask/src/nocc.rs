@@ -6,6 +6,7 @@
 //! by its full path, so the packages are looked at as well: none may link a native library or
 //! bring in one of the packages that run C tools.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -31,12 +32,7 @@ const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"
 /// Builds the shipped tree with the C tools hidden.
 pub fn run(root: &Path) -> Result<String> {
     let packages = shipped::tree(root, &SHIPPED, shipped::TARGET)?;
-    let mut found = shipped::linking(root, &packages)?;
-    let name = |package: &String| package.split(' ').next().unwrap_or_default().to_owned();
-    found.extend(packages.iter().map(name).filter(|name| C_TOOLS.contains(&name.as_str())));
-    if !found.is_empty() {
-        bail!("the shipped tree needs C: {}", found.join(", "));
-    }
+    refuse_c(shipped::linking(root, &packages)?, &packages)?;
     // Download before the build, because the bare environment may lack what downloads need (a
     // proxy, certificates).
     cargo::quiet(cargo::cargo(root).args(["fetch", "--locked"]))?;
@@ -56,6 +52,17 @@ pub fn run(root: &Path) -> Result<String> {
     }
     cargo::quiet(&mut command)?;
     Ok(format!("{} packages, none with C", packages.len()))
+}
+
+/// Fails if packages are `linking` native libraries, or run C tools.
+fn refuse_c(linking: Vec<String>, packages: &BTreeSet<String>) -> Result<()> {
+    let mut found = linking;
+    let name = |package: &String| package.split(' ').next().unwrap_or_default().to_owned();
+    found.extend(packages.iter().map(name).filter(|name| C_TOOLS.contains(&name.as_str())));
+    if !found.is_empty() {
+        bail!("the shipped tree needs C: {}", found.join(", "));
+    }
+    Ok(())
 }
 
 /// Returns a folder with Rust, the tools above and a `cc` that only links.
@@ -92,4 +99,18 @@ fn bare_path(root: &Path, target: &Path) -> Result<PathBuf> {
 
 fn located(tool: &str) -> Result<PathBuf> {
     cargo::located(tool).with_context(|| format!("{tool} is not in PATH"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_that_link_libraries_or_run_c_tools_are_refused() {
+        let packages = |names: [&str; 2]| names.map(|name| format!("{name} v1.0.0")).into();
+        assert!(refuse_c(Vec::new(), &packages(["libc", "cc-like"])).is_ok());
+        let why = refuse_c(Vec::new(), &packages(["libc", "cc"])).unwrap_err().to_string();
+        assert_eq!(why, "the shipped tree needs C: cc");
+        assert!(refuse_c(vec!["zlib links z".into()], &packages(["libc", "zlib"])).is_err());
+    }
 }

@@ -37,3 +37,19 @@ impl Ratchet {
         number.and_then(toml::Value::as_integer).map_or(0.0, |n| n as f64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_that_is_missing_allows_nothing() {
+        let text = "packages = 3\nvague_words = 2\n[instructions]\nnull = 56\n";
+        let ratchet = Ratchet(text.parse().unwrap());
+        assert_eq!((ratchet.packages(), ratchet.limit("vague_words")), (Some(3), 2));
+        assert!((ratchet.instructions("null") - 56.0).abs() < f64::EPSILON);
+        assert_eq!(ratchet.limit("noun_summaries"), 0);
+        assert!(ratchet.instructions("gen").abs() < f64::EPSILON);
+        assert_eq!(Ratchet(toml::Table::new()).packages(), None);
+    }
+}

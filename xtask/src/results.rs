@@ -266,11 +266,21 @@ metric = [
         assert_eq!(unpacked(&path).unwrap(), document());
         keep::pack(&document(), &path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), first, "without a time or a name in it");
+        fs::write(&path, &first[..first.len() - 4]).unwrap();
+        assert!(unpacked(&path).is_err(), "cut off in its checksum");
         fs::write(&path, b"{}").unwrap();
         assert!(unpacked(&path).is_err(), "not of gzip");
         keep::pack(&json!({"schema": "other/1"}), &path).unwrap();
         assert!(unpacked(&path).is_err(), "of another schema");
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn hash_of_a_commit_has_at_least_seven_digits() {
+        assert!(is_hash("ada9ede") && is_hash(&"a".repeat(40)));
+        for other in ["ada9ed", &"a".repeat(41), "ada9edeeca8c-dirty", ""] {
+            assert!(!is_hash(other), "{other}");
+        }
     }
 
     #[test]

@@ -100,3 +100,18 @@ fn says(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = nightly(root, "nightly").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_ran_no_test_are_an_error() {
+        let ran = |script: &str, programs| run(Command::new("sh").args(["-c", script]), programs);
+        let one = "echo 'test result: ok. 3 passed; 0 failed;'";
+        let none = "echo 'test result: ok. 0 passed; 0 failed;'";
+        assert_eq!(ran(one, 1).unwrap().note(), "3 tests, nothing found");
+        assert!(ran(one, 2).is_err() && ran(&format!("{one}; {none}"), 2).is_err());
+        assert!(ran(&format!("{one}; exit 1"), 1).is_err());
+    }
+}

@@ -21,6 +21,11 @@ pub fn packages(root: &Path) -> Result<String> {
     let packages = tree(root, &["linerate"], TARGET)?;
     let foreign = foreign(&packages);
     let allowed = Ratchet::read(root)?.packages().context("`packages` is not a number")?;
+    judge(&foreign, allowed)
+}
+
+/// Compares foreign packages with the number that is `allowed`, and that number with the rule; returns the step's note.
+fn judge(foreign: &[&str], allowed: usize) -> Result<String> {
     if allowed > CEILING {
         bail!("{} allows {allowed} packages, the rule says {CEILING}", ratchet::PATH);
     }
@@ -91,5 +96,13 @@ mod tests {
             { "name": "libc", "version": "0.2.1", "links": null },
         ] });
         assert_eq!(linking_of(&metadata, &packages).unwrap(), ["zlib links z"]);
+    }
+
+    #[test]
+    fn more_packages_than_allowed_and_a_limit_above_the_rule_are_errors() {
+        let why = |foreign: &[&str], allowed| judge(foreign, allowed).unwrap_err().to_string();
+        assert_eq!(judge(&["a", "b"], 2).unwrap(), "2 foreign packages of 2 allowed");
+        assert!(why(&["a", "b"], 1).contains("2 foreign packages, 1 allowed: a, b"));
+        assert!(judge(&[], CEILING).is_ok() && why(&[], CEILING + 1).contains("the rule says 25"));
     }
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -395,10 +395,16 @@ fn forward(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo_within(root, "60s");
     command.envs(FAST);
     let command = command.args(words(README_COMMANDS[0]));
+    verify(command)?;
+    Ok(Done::default())
+}
+
+/// Runs the README's first command; fails if it verified no packet.
+fn verify(command: &mut Command) -> Result<()> {
     if cargo::streamed(command, |line| line.starts_with("PASS: "))?.is_empty() {
         bail!("`{}` printed no line `PASS: ...`: it verified no packet", README_COMMANDS[0]);
     }
-    Ok(Done::default())
+    Ok(())
 }
 
 fn count(root: &Path) -> Result<Done> {
@@ -421,11 +427,17 @@ fn loom(root: &Path) -> Result<Done> {
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join("loom"));
     let output = cargo::quiet(&mut command)?;
+    Ok(Done::from(format!("{} models", models(&output, &packages)?)))
+}
+
+/// Returns the number of models that ran, by the output of a test program for each of `packages`; fails if one ran
+/// none.
+fn models(output: &str, packages: &[&str]) -> Result<usize> {
     let models: Vec<usize> = output.lines().filter_map(passed).collect();
     if models.len() != packages.len() || models.contains(&0) {
         bail!("loom tests ran in {}: {models:?}", packages.join(", "));
     }
-    Ok(Done::from(format!("{} models", models.iter().sum::<usize>())))
+    Ok(models.iter().sum())
 }
 
 /// Returns the number of tests that passed, if `line` is the last one of a test program.
@@ -438,6 +450,9 @@ pub fn passed(line: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -445,6 +460,38 @@ mod tests {
         let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; finished in 1s";
         assert_eq!(passed(line), Some(12));
         assert_eq!(passed("running 3 tests"), None);
+        assert_eq!(passed("test result: FAILED. 7 passed; 1 failed; 0 ignored"), Some(7));
+    }
+
+    #[test]
+    fn a_failed_step_fails_the_check_and_the_steps_after_it_run() {
+        static RAN: AtomicUsize = AtomicUsize::new(0);
+        let good = Step {
+            name: "good",
+            about: "",
+            act: |_| {
+                RAN.fetch_add(1, Ordering::Relaxed);
+                Ok(Done::default())
+            },
+        };
+        let bad = Step { name: "bad", about: "", act: |_| bail!("broken") };
+        let nowhere = Path::new("/nowhere");
+        assert!(run(nowhere, &[&good]).unwrap());
+        assert!(!run(nowhere, &[&bad]).unwrap() && !run(nowhere, &[&bad, &good]).unwrap());
+        assert_eq!(RAN.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn programs_that_ran_no_model_or_verified_no_packet_fail_their_step() {
+        let ran = |n: usize| format!("test result: ok. {n} passed; 0 failed;\n");
+        let packages = ["ring", "skb"];
+        assert_eq!(models(&(ran(2) + &ran(3)), &packages).unwrap(), 5);
+        for output in [ran(2), ran(2) + &ran(0), String::new()] {
+            assert!(models(&output, &packages).is_err(), "{output}");
+        }
+        let said = |script: &str| verify(Command::new("sh").args(["-c", script]));
+        assert!(said("echo 'PASS: 7 packets'").is_ok());
+        assert!(said("echo 'no PASS: 7'").is_err() && said("echo 'PASS: 7'; exit 1").is_err());
     }
 
     #[test]
@@ -456,6 +503,15 @@ mod tests {
         };
         assert!(alone(1, Some(&failed[..])).is_ok());
         assert!(alone(0, Some(&failed[..])).is_err(), "no test has this name");
+        let two = [&failed[..], &failed[..]].concat();
+        assert!(alone(1, Some(&two)).is_err(), "one of the two did not run");
+        let rounds = Cell::new(0);
+        let again = |_: &[&str]| {
+            rounds.set(rounds.get() + 1);
+            Ok("test result: ok. 1 passed;".to_owned())
+        };
+        assert!(retry_alone(again, Some(&failed[..])).is_ok());
+        assert_eq!(rounds.get(), 3);
         assert!(alone(1, None).is_err() && alone(1, Some(&[])).is_err());
     }
 

@@ -79,3 +79,23 @@ pub fn run(root: &Path) -> Result<String> {
     }
     Ok(format!("{} files", tree.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_with_findings_fails_the_step() {
+        let root = std::env::temp_dir().join(format!("linerate-tidy-{}", std::process::id()));
+        fs::create_dir_all(root.join("xtask")).unwrap();
+        fs::write(root.join("xtask/ratchet.toml"), "packages = 3\n").unwrap();
+        let git = Command::new("git").args(["init", "-q"]).current_dir(&root).status();
+        assert!(git.unwrap().success());
+        let why = run(&root).unwrap_err().to_string();
+        fs::remove_dir_all(&root).unwrap();
+        assert!(why.ends_with(" findings"), "{why}");
+    }
+}

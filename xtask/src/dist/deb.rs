@@ -101,15 +101,21 @@ pub fn package(place: &Place) -> Result<Outcome> {
     let made = cargo::quiet(&mut command)?;
     let path = made.lines().last().context("cargo-deb names no file")?.trim();
     let listed = cargo::quiet(Command::new("dpkg-deb").args(["--contents", path]))?;
-    let missing: Vec<&str> = WANTED.into_iter().filter(|file| !listed.contains(file)).collect();
-    if !missing.is_empty() {
-        bail!("{path} lacks {}", missing.join(", "));
-    }
+    refuse_incomplete(path, &listed)?;
     let kib = fs::metadata(path)?.len() / 1024;
     Ok(Outcome::Done(format!(
         "{kib} KiB, {} files",
         listed.lines().filter(|line| line.starts_with('-')).count()
     )))
+}
+
+/// Fails if the list of a package's files lacks one that is wanted.
+fn refuse_incomplete(path: &str, listed: &str) -> Result<()> {
+    let missing: Vec<&str> = WANTED.into_iter().filter(|file| !listed.contains(file)).collect();
+    if !missing.is_empty() {
+        bail!("{path} lacks {}", missing.concat().trim_end().replace('\n', ", "));
+    }
+    Ok(())
 }
 
 const WANTED: [&str; 8] = [
@@ -122,3 +128,20 @@ const WANTED: [&str; 8] = [
     "./usr/share/doc/linerate/copyright\n",
     "./usr/share/doc/linerate/examples/example.conf\n",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_that_lacks_a_file_is_refused_with_its_name() {
+        let whole =
+            WANTED.map(|file| format!("-rw-r--r-- root/root 9 2026-11-29 12:00 {file}")).concat();
+        assert!(refuse_incomplete("x.deb", &whole).is_ok());
+        let listed = whole.replace("copyright", "copyright.gz").replace("linerate-lab", "lab");
+        assert_eq!(
+            refuse_incomplete("x.deb", &listed).unwrap_err().to_string(),
+            "x.deb lacks ./usr/bin/linerate-lab, ./usr/share/doc/linerate/copyright"
+        );
+    }
+}

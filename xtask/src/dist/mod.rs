@@ -122,11 +122,17 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     for (name, outcome) in &table {
         eprintln!("{}", row(name, outcome));
     }
+    refuse_failed(&table)?;
+    Ok(Done::from(format!("{sums} files and their SHA256SUMS in {}", place.out.display())))
+}
+
+/// Fails if a step of the table has.
+fn refuse_failed(table: &[(&str, Result<Outcome>)]) -> Result<()> {
     let failed = table.iter().filter(|(_, outcome)| outcome.is_err()).count();
     if failed > 0 {
         bail!("{failed} of {} steps failed", table.len());
     }
-    Ok(Done::from(format!("{sums} files and their SHA256SUMS in {}", place.out.display())))
+    Ok(())
 }
 
 fn help() -> String {
@@ -229,5 +235,8 @@ mod tests {
         );
         assert_eq!(row("deb", &Ok(Outcome::Done("x".into()))), "deb       done     x");
         assert!(row("deb", &Err(anyhow::anyhow!("broke"))).contains("FAILED   broke"));
+        let table = [("unit", skipped), ("deb", Err(anyhow::anyhow!("broke")))];
+        assert!(refuse_failed(&table[..1]).is_ok());
+        assert_eq!(refuse_failed(&table).unwrap_err().to_string(), "1 of 2 steps failed");
     }
 }

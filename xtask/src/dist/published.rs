@@ -19,18 +19,23 @@ pub fn package(place: &Place) -> Result<Outcome> {
         let pack = format!("package/{name}-{}.crate", place.version);
         let pack = cargo::target_dir(&place.root).join(pack);
         let listed = cargo::quiet(Command::new("tar").arg("-tvf").arg(&pack))?;
-        // The crates' folders have links to the licence texts at the root; a package must contain
-        // the texts instead.
-        if let Some(link) = listed.lines().find(|line| line.starts_with('l')) {
-            bail!("{name}: a link leaves the crate: {link}");
-        }
-        for needed in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"] {
-            if !listed.contains(&format!("/{needed}\n")) {
-                bail!("{name} has no {needed}");
-            }
-        }
+        refuse_incomplete(name, &listed)?;
     }
     Ok(Outcome::Done(format!("{} crates: {}", crates.len(), crates.join(", "))))
+}
+
+/// Fails if a package's list of files has a link, or lacks a file that each crate has.
+fn refuse_incomplete(name: &str, listed: &str) -> Result<()> {
+    // The crates' folders have links to the licence texts at the root; a package must contain the texts instead.
+    if let Some(link) = listed.lines().find(|line| line.starts_with('l')) {
+        bail!("{name}: a link leaves the crate: {link}");
+    }
+    for needed in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"] {
+        if !listed.contains(&format!("/{needed}\n")) {
+            bail!("{name} has no {needed}");
+        }
+    }
+    Ok(())
 }
 
 /// Compares the interfaces of the libraries with those of an earlier commit.
@@ -87,4 +92,21 @@ fn has_library(package: &Value) -> bool {
 
 fn named(crates: &[String]) -> impl Iterator<Item = String> {
     crates.iter().map(|name| format!("--package={name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_with_a_link_or_without_a_licence_is_refused() {
+        let row = |file: &str| format!("-rw-r--r-- 0/0 9 2006-07-24 x-0.1.0/{file}\n");
+        let whole = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"].map(row).concat();
+        assert!(refuse_incomplete("x", &whole).is_ok());
+        let link = whole.replacen("-rw-r--r--", "lrwxrwxrwx", 1);
+        let why = refuse_incomplete("x", &link).unwrap_err().to_string();
+        assert!(why.starts_with("x: a link leaves the crate: l"), "{why}");
+        let bare = whole.replace("LICENSE-MIT", "LICENSE-MIT.orig");
+        assert_eq!(refuse_incomplete("x", &bare).unwrap_err().to_string(), "x has no LICENSE-MIT");
+    }
 }

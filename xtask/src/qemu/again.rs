@@ -95,6 +95,9 @@ mod tests {
         assert!(few(&[begin, "test a ... FAILED", ended, done]));
         assert!(!few(&[begin, "test a ... FAILED", done]), "the program did not end");
         assert!(!few(&[begin, "FAILED", ended, done]), "no test has a name");
+        let four = [["test a ... FAILED", "test b ... FAILED"]; 2].concat();
+        assert!(few(&[&[begin], &four[..3], &[ended, done]].concat()));
+        assert!(!few(&[&[begin], &four[..], &[ended, done]].concat()), "four");
         for status in ["139", "143"] {
             let crashed = format!("guest: end port {status}");
             assert!(!few(&[begin, "test a ... ", &crashed, done]), "{status}");

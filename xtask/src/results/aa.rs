@@ -306,6 +306,9 @@ mod tests {
         let all = [["better", "worse"], ["same", "unclear"], ["same", "same"]];
         let told = all.map(|verdicts| summary(&run(verdicts)));
         assert_eq!(counted(&told).0, 1);
+        for verdicts in [["better", "same"], ["same", "worse"]] {
+            assert_eq!(counted(&[summary(&run(verdicts))]).0, 1, "{verdicts:?}");
+        }
         assert_eq!(told[0]["said"]["null/cpu"], json!(["better", 1.0, [0.5, 2.0], 9, 9]));
         let said = in_short(&told);
         assert!(said.starts_with("1 of 3 runs") && said.contains("5 % is not shown"), "{said}");

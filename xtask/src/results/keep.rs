@@ -182,6 +182,11 @@ mod tests {
         fs::write(&run, document.to_string()).unwrap();
         assert!(refused(&[&run, "amd"]).unwrap().contains("-dirty"));
         document["run"]["tool"]["commit"] = commit;
+        let folder_of_a_person = Path::new("/").join("home").join("x").join("y");
+        document["env"]["cpu"] = folder_of_a_person.to_str().into();
+        fs::write(&run, document.to_string()).unwrap();
+        assert!(refused(&[&run, "amd"]).unwrap().contains(" still has "));
+        document["env"]["cpu"] = "AMD EPYC".into();
         fs::write(&run, document.to_string()).unwrap();
         assert_eq!(refused(&[folder.to_str().unwrap(), "amd"]), None);
         assert!(folder.join("results/amd/buffers.json.gz").exists());

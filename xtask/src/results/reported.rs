@@ -189,6 +189,9 @@ mod tests {
             assert!(lacking[0].contains(&format!("neither their {what} ")), "{lacking:?}");
             assert_eq!(found(&whole.replace(part, "[c](campaigns.md)")), [""; 0]);
         }
+        for word in ["defaced", "1234567", "f82b1b"] {
+            assert_eq!(found(&whole.replace("f82b1b4", word)).len(), 1, "{word} is no commit");
+        }
         let elsewhere =
             whole.replace("not kept", "not kept\n```sh\n# cargo x\n```\n## c\nreported, not kept");
         assert_eq!(found(&elsewhere).len(), 1, "the next section");

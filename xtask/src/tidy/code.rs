@@ -239,14 +239,25 @@ mod tests {
     #[test]
     fn empty_names_are_found_and_calls_are_not() {
         let text = "fn get_len() {}\npub struct PoolManager;\nmod byte_utils {}\nfn reap() {}\n\
-                    fn f() { map.get_mut(); }\nstruct Handle;\n";
+                    fn f() { map.get_mut(); }\nstruct Handle;\nmod get_in {}\n";
         assert_eq!(found("crates/ctl/src/a.rs", text), [1, 2, 3]);
         assert_eq!(found("docs/frame_helpers.md", ""), [0]);
+        assert_eq!(
+            found("tests/tests/a.rs", "fn f() {}\nfn get_len() {}\n"),
+            [2],
+            "a test's source"
+        );
     }
 
     #[test]
     fn words_of_a_machine_that_cannot_be_listed_are_an_error() {
         assert!(of_this_machine(Path::new("/nonexistent")).is_err());
+        let broken = std::env::temp_dir().join(format!("linerate-clone-{}", std::process::id()));
+        std::fs::create_dir_all(&broken).unwrap();
+        std::fs::write(broken.join(".git"), "no clone").unwrap();
+        let listed = of_this_machine(&broken);
+        std::fs::remove_dir_all(&broken).unwrap();
+        assert!(listed.is_err(), "{listed:?}");
     }
 
     #[test]
@@ -278,11 +289,14 @@ mod tests {
                     #[cfg(test)]\nmod tests {\n    g(\"tap\");\n}\n";
         let found = |path| {
             let pages = [("docs/ports/tap.md", ""), ("docs/ports/gen.md", ""), (path, text)];
-            let found = drivers_named(&Tree::of(&pages), path, text);
-            found.iter().map(|finding| finding.line).collect::<Vec<_>>()
+            let found = check_source(&Tree::of(&pages), path, text);
+            let named = found.iter().filter(|finding| finding.what.contains("outside its folder"));
+            named.map(|finding| finding.line).collect::<Vec<_>>()
         };
         assert_eq!(found("crates/ctl/src/a.rs"), [2, 3]);
-        assert_eq!(found("crates/ctl/src/a/tests.rs"), [0_usize; 0]);
+        for unchecked in ["crates/ctl/src/a/tests.rs", "crates/ctl/benches/a.rs"] {
+            assert_eq!(found(unchecked), [0_usize; 0], "{unchecked}");
+        }
     }
 
     #[test]
@@ -301,5 +315,8 @@ mod tests {
         assert_eq!(found("crates/ctl/src/a.rs", text), [2]);
         assert_eq!(found("crates/ctl/src/only_tests.rs", text), [0_usize; 0]);
         assert_eq!(found("xtask/src/main.rs", text), [0_usize; 0]);
+        let command = format!("//! x\n#![forbid(unsafe_code)]\n{text}");
+        assert_eq!(found("crates/cli/src/lib.rs", &command), [0_usize; 0], "a command prints");
+        assert!(calls("println!(1)", "println!(") && !calls("my_println!(1)", "println!("));
     }
 }

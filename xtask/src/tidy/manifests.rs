@@ -129,6 +129,9 @@ mod tests {
         assert_eq!(found(&whole, "LICENSE"), 1);
         assert_eq!(found(&whole.replace("readme.workspace", "readme = "), "LICENSE-MIT"), 1);
         assert_eq!(found("publish = false", "LICENSE"), 0);
+        let only_mit = [("crates/sys/Cargo.toml", &*whole), ("crates/sys/LICENSE-MIT", "")];
+        let found = check(&Tree::of(&[&only_mit[..], &[("Cargo.lock", "")]].concat()));
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]
@@ -143,13 +146,20 @@ mod tests {
         assert_eq!(found(path, "[dev-dependencies]\nlinerate-port.workspace = true"), 0);
         assert_eq!(found("tests/Cargo.toml", "[dependencies]\nlinerate-skb = \"0.1\""), 0);
         assert_eq!(found("crates/misc/Cargo.toml", ""), 1);
+        let lab = "[dependencies]\nlinerate-lab.workspace = true";
+        assert_eq!(
+            (found("instruments/cli/Cargo.toml", lab), found("crates/cli/Cargo.toml", lab)),
+            (0, 1)
+        );
     }
 
     #[test]
     fn a_package_from_elsewhere_is_found() {
-        let lock = format!("source = \"{INDEX}\"\nsource = \"git+https://example.org/x\"\n");
+        let lock = format!(
+            "source = \"{INDEX}\"\nsource = \"git+https://example.org/x\"\nsource = \"registry+https://example.org/x\"\n"
+        );
         let found = check(&Tree::of(&[("Cargo.lock", &lock)]));
-        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2]);
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(check(&Tree::of(&[])).len(), 1);
     }
 }

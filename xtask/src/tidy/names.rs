@@ -56,6 +56,7 @@ mod tests {
         );
         let gone = "docs/a.md:2: `Port::close` does not exist in any source file";
         assert_eq!(found("docs/a.md", "text\n`Port::close()`\n"), [gone]);
+        assert_eq!(found("docs/a.md", "`Queue::open()`\n").len(), 1);
         assert!(found("docs/a.md", "```\n`Port::close`\n```\n").is_empty());
         assert!(found("docs/renames.md", "`Port::close`\n").is_empty());
     }

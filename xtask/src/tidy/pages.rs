@@ -253,24 +253,29 @@ mod tests {
 
     #[test]
     fn a_link_to_a_missing_file_is_found() {
-        for dead in ["[x](gone.md)", "[x](../gone.md#part)", "[x](../../out.md)", "[`a`](gone.rs)"]
-        {
+        for dead in [
+            "[x](gone.md)",
+            "[x](../gone.md#part)",
+            "[x](../../out.md)",
+            "[x](../../README.md)",
+            "[`a`](gone.rs)",
+        ] {
             assert_eq!(found("docs/b.md", dead).len(), 1, "{dead}");
         }
         let fine = "# Here\n[a](adr/0001.md#top) [b](adr/) [c](../README.md) [d](#here)\n\
-                    [a](https://example.org/x) `[b](gone.md)`\n```\n[a](gone.md)\n```";
+                    [a](https://example.org/x) [a](mailto:x@example.org) `[b](gone.md)`\n```\n[a](gone.md)\n```";
         assert_eq!(found("docs/b.md", fine), [""; 0]);
     }
 
     #[test]
     fn a_link_to_a_section_that_its_page_does_not_have_is_found() {
-        let page = "## Two words: `a_b`, (c)\n## Same\n## Same\n<a id=\"named\"></a>\n\
+        let page = "## Two words: `a_b`, (c)\n## Same\n## Same\n<a id=\"named\"></a>\n#none\n\
                     ```\n# fenced\n```\n";
         let faults = |to: &str| found("docs/b.md", &format!("{page}[x]({to})\n")).len();
         for known in ["#two-words-a_b-c", "#same", "#same-1", "#named", "b.md#same"] {
             assert_eq!(faults(known), 0, "{known}");
         }
-        for unknown in ["#same-2", "#Same", "#fenced", "adr/0001.md#same"] {
+        for unknown in ["#same-2", "#Same", "#fenced", "#none", "adr/0001.md#same"] {
             assert_eq!(faults(unknown), 1, "{unknown}");
         }
     }
@@ -318,9 +323,14 @@ mod tests {
     #[test]
     fn a_code_of_an_error_without_a_row_is_found() {
         let source = "fn f() { Error::new(\"E-GONE\") }\n#[cfg(test)]\nmod tests { const X: &str = \"E-X\"; }\n";
-        let found =
-            |page: &str| errors(&Tree::of(&[(ERRORS, page), ("crates/x/src/e.rs", source)])).len();
-        assert_eq!((found("\n| `E-GONE` | 1 |"), found("\n| `E-OTHER` | 1 |")), (0, 1));
+        let found = |page: &str| {
+            let tests = "const WORD: &str = \"E-XTASK\";\n";
+            let sources = [("crates/x/src/e.rs", source), ("xtask/src/e.rs", tests)];
+            let found = check(&Tree::of(&[(ERRORS, page), sources[0], sources[1]]));
+            found.iter().filter(|finding| finding.path == ERRORS).count()
+        };
+        assert_eq!(found("\n| `E-GONE` | 1 |"), 0);
+        assert_eq!((found("\n| `E-OTHER` | 1 |"), found("\n| `E-GONE-OTHER` | 1 |")), (1, 1));
     }
 
     /// S2.25: the log of this tree has what post 002 decided, and who had proposed it there.

@@ -218,7 +218,7 @@ mod tests {
     fn found(row: &str) -> Vec<String> {
         let patch = patch();
         let page = format!("{HEAD}{row}\n{patch}");
-        let skb = "pub struct Skb;\nimpl Skb {\n    pub fn push(&mut self) {}\n}\n";
+        let skb = "pub struct Skb;\nimpl Skb {\n    pub fn push(&mut self) {}\n}\nfn hidden() {}\n";
         let help =
             "=== linerate forward --help\n  --cpu <N>\n=== linerate lab --help\n  --budget\n";
         let tree = Tree::of(&[
@@ -252,6 +252,9 @@ mod tests {
         for ours in [
             "`Skb::pull`",
             "`Skb`, `Skb::pull`",
+            "`hidden`",
+            "`Pool::push`",
+            "`linerate_port::Skb`",
             "`linerate forward --budget`",
             "`linerate gen`",
             "`ring:NAME,depth=N`",

@@ -44,3 +44,23 @@ pub fn is_for_tests(tree: &Tree, path: &str) -> bool {
         || declaration(tree, path)
             .is_some_and(|cfg| cfg.starts_with("#[cfg(") && cfg.contains("test"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_for_tests_are_those_in_folders_of_tests_and_those_declared_for_them() {
+        let root =
+            "#[cfg(target_os = \"linux\")]\nmod linux;\n#[cfg(test)]\nmod checks;\nmod r#gen;\n";
+        let tree = Tree::of(&[("crates/a/src/lib.rs", root)]);
+        for path in ["tests/src/traffic.rs", "crates/a/tests/x.rs", "crates/a/src/checks.rs"] {
+            assert!(is_for_tests(&tree, path), "{path}");
+        }
+        for path in ["crates/a/src/linux.rs", "crates/a/src/gen.rs", "crates/a/src/gone.rs"] {
+            assert!(!is_for_tests(&tree, path), "{path}");
+        }
+        assert_eq!(declaration(&tree, "crates/a/src/gen.rs"), Some("mod checks;"));
+        assert_eq!(declaration(&tree, "crates/a/src/gone.rs"), None);
+    }
+}

@@ -200,8 +200,7 @@ mod tests {
     }
 
     fn found(spec: &str) -> Vec<String> {
-        let ring =
-            "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    fn idle() {}\n}\n";
+        let ring = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    fn idle() {}\n    #[test]\n    #[ignore]\n    fn slow() {}\n}\n";
         let fenced = "```sh\ncargo xtask qemu batch\n```\n";
         let indented = "    cargo xtask qemu zerocopy\n";
         let qemu = format!("`cargo xtask\nqemu shape`: 12 ms\n{fenced}{indented}");
@@ -250,6 +249,7 @@ mod tests {
         assert_eq!(with("`test: linerate_ring::spsc::tests::wraps`"), 0);
         assert_eq!(with("`test: linerate_tests::netns::ping_crosses`, `bench: spsc`"), 0);
         assert_eq!(with("`test: linerate_ring::spsc::tests::idle`"), 1);
+        assert_eq!(with("`test: linerate_ring::spsc::tests::slow`"), 1, "it is ignored");
         assert_eq!(with("`test: linerate_ring::spsc::other::wraps`"), 1);
         assert_eq!(with("`test: linerate_ring::tests::wraps`"), 1);
         assert_eq!(with("`test: linerate_tests::netns::gone` [pending]"), 1);
