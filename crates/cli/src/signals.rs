@@ -2,11 +2,12 @@
 //! immediately.
 
 use std::io;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals as Incoming;
@@ -20,6 +21,9 @@ pub const HANGUP: i32 = 0;
 /// Time after the first signal in which another is taken for the same request: timeout(1) and some service managers
 /// signal a process and its process group, and a terminal that closes may send two signals.
 const SAME: Duration = Duration::from_millis(300);
+
+/// Temporary folders to remove when a later signal ends the process, which then drops no value.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Number of a signal in the masks of /proc/self/status.
 const SIGHUP_BIT: u64 = 1 << (SIGHUP - 1);
@@ -87,6 +91,7 @@ impl Signals {
                         let left = "the interfaces stay changed; restore them by";
                         progress::note(&format!("note: {left}: {}\n", undo::UNDO));
                     }
+                    remove_folders();
                     std::process::exit(status(signal).into());
                 }
             }
@@ -106,6 +111,24 @@ impl Signals {
                 None
             }
         }
+    }
+}
+
+/// Registers a temporary folder, which a signal that ends the process immediately removes with its contents.
+pub fn register_folder(folder: &Path) {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_owned());
+}
+
+/// Ends the registration of a folder, because its owner removes it.
+pub fn unregister_folder(folder: &Path) {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| path != folder);
+}
+
+/// Removes the registered folders.
+fn remove_folders() {
+    for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // A folder that cannot be removed is left to the system, as by its owner.
+        let _ = fs::remove_dir_all(folder);
     }
 }
 
@@ -132,4 +155,26 @@ fn ignores_hangup() -> bool {
 /// Returns the exit status of a run that `signal` ended.
 pub fn status(signal: i32) -> u8 {
     SIGNAL + u8::try_from(signal).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_are_registered_are_removed_by_a_signal_that_ends_the_process() {
+        let at = |n| {
+            let name = format!("linerate-signals-{}-{n}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("data"), b"1").unwrap();
+            register_folder(&folder);
+            folder
+        };
+        let (left, kept) = (at(1), at(2));
+        unregister_folder(&kept);
+        remove_folders();
+        assert!(!left.exists() && kept.exists());
+        fs::remove_dir_all(&kept).unwrap();
+    }
 }

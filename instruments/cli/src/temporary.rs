@@ -6,11 +6,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::errors::{Failure, RUNTIME};
+use crate::signals;
 
 /// Most names that are tried for a folder.
 const TRIES: usize = 8;
 
-/// A folder that no other user can read or write; removed with its contents when dropped.
+/// A folder that no other user can read or write; removed with its contents when dropped, or when a second signal ends
+/// the process.
 #[derive(Debug)]
 pub struct Temporary(PathBuf);
 
@@ -32,7 +34,10 @@ impl Temporary {
         let mut last = String::new();
         for folder in names.map(|name| at.join(name)) {
             match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Temporary(folder)),
+                Ok(()) => {
+                    signals::register_folder(&folder);
+                    return Ok(Temporary(folder));
+                }
                 Err(e) => last = format!("{}: {e}", folder.display()),
             }
         }
@@ -51,6 +56,7 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // Leave a folder that cannot be removed to the system, which cleans its temporary folder.
         let _ = fs::remove_dir_all(&self.0);
+        signals::unregister_folder(&self.0);
     }
 }
 
