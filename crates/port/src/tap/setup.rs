@@ -100,3 +100,15 @@ fn offloads(which: TapOffloads) -> String {
         .filter_map(|(on, word)| on.then_some(word))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloads_that_a_kernel_lacks_are_named() {
+        let had = TapOffloads { csum: true, tso: true, uso: false };
+        assert_eq!((offloads(had), offloads(missing(had))), (" csum tso".into(), " uso".into()));
+        assert_eq!(offloads(missing(TapOffloads::ALL)), "");
+    }
+}

@@ -1,10 +1,14 @@
 //! Tests of a TAP port, with a packet port as the host's side of its interface.
 
+use std::time::{Duration, Instant};
+
 use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool, Trust};
 use linerate_wire::checksum;
 
+use super::*;
+use crate::doctor::Level;
 use crate::host::testing::*;
-use crate::{Health, Obtained, Port, Want};
+use crate::{Health, Obtained, Port};
 
 #[test]
 fn the_hosts_own_stack_answers_through_it() {
@@ -87,6 +91,7 @@ fn superframes_cross_by_every_queue() {
             send(queue, std::slice::from_ref(&frame), SUPERFRAME);
             let got = receive_if(&mut host, 1, is_ipv4);
             assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
+            assert_eq!(queue.driver_counts().doorbells, Some(1));
             // The kernel has seen the flow in this queue, so it sends the answers there.
             send(&mut host, std::slice::from_ref(&frame), SUPERFRAME);
             let got = receive_if(queue, 1, is_ipv4);
@@ -185,6 +190,14 @@ fn an_empty_pool_starves_the_port_only_while_a_packet_waits() {
             matches!(tap.health(), Health::Starved(_))
         });
         assert!(tap.counts().rx_nombuf > 0);
+        // The descriptor is readable meanwhile, and the caller is not woken by it but once a millisecond.
+        let (mut turns, start) = (0, Instant::now());
+        while start.elapsed() < Duration::from_millis(50) {
+            tap.wait(Some(LONG)).unwrap();
+            tap.rx(&mut batch);
+            turns += 1;
+        }
+        assert!(turns <= 100, "{turns} wake-ups in 50 ms");
         kept.clear();
         drop(mem);
         assert_eq!(bytes(receive(&mut tap, 1).iter().next().unwrap()), stamped(1, 60));
@@ -207,6 +220,114 @@ fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
 }
 
 #[test]
+fn needs_and_properties_of_a_port_are_those_of_a_tap() {
+    let plan = Tap.parse(&Spec::parse("tap:t0,queues=4", &["tap"]).unwrap()).unwrap();
+    let needs = plan.needs().unwrap();
+    assert_eq!((needs.queues, needs.packet_max_bytes), (4, PACKET_BYTES_MAX));
+    assert_eq!(needs.capabilities, Capabilities::NET_ADMIN);
+    assert!(Tap.flags().interface);
+    in_netns(|| {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let Opened { queues, obtained } = crate::registry::open("tap:t0,queues=2", &pool).unwrap();
+        let caps = queues[0].caps();
+        assert_eq!((obtained.queues, caps.copies), (2, Copies::Always));
+        assert!(ip("-o link show t0").contains(&obtained.mac.unwrap().to_string()), "{obtained}");
+        // Linux has superframes of UDP from 6.2 on, and only a kernel before it is named.
+        let has_all = obtained.mode.contains(" csum tso uso");
+        let gso = if has_all { TxOffload::Untunnelled } else { TxOffload::UntunnelledTcp };
+        assert_eq!((caps.checksum, caps.gso), (TxOffload::Untunnelled, gso));
+        assert_eq!(obtained.refused.iter().any(|why| why.starts_with("offloads")), !has_all);
+    });
+}
+
+#[test]
+fn packets_come_by_a_copy_into_memory_that_a_peer_may_write() {
+    in_netns(|| {
+        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let mut tap = queue_in("tap:t0,up", &pool);
+        let frames = [stamped(1, 60), stamped(2, 1400)];
+        send(&mut queue("packet:t0"), &frames, Offload::NONE);
+        let mut got = Batch::with_capacity(2);
+        eventually(|| {
+            tap.rx(&mut got);
+            got.len() == 2
+        });
+        assert!(got.iter().map(bytes).eq(frames));
+        let ledger = pool.ledger();
+        let ends = [ledger.consumed, ledger.dropped_total()];
+        assert_eq!((ledger.received, ledger.in_flight, ends), (2, 2, [0, 0]), "{ledger}");
+    });
+}
+
+#[test]
+fn a_packet_that_the_pool_cannot_hold_is_dropped_as_too_long() {
+    in_netns(|| {
+        let pool = Pool::builder().frames(16).frame_size(256).headroom(192).build().unwrap();
+        let mut tap = queue_in("tap:t0,up", &pool);
+        let frames = [stamped(1, pool.packet_max_bytes() + 1), stamped(2, 60)];
+        send(&mut queue("packet:t0"), &frames, Offload::NONE);
+        assert_eq!(bytes(receive(&mut tap, 1).iter().next().unwrap()), frames[1]);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.received, ledger.dropped(DropReason::TOO_LONG)), (2, 1), "{ledger}");
+        drop(tap);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn packets_to_an_interface_that_is_down_are_dropped_as_such_without_a_system_call() {
+    in_netns(|| {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut tap = queue_in("tap:t0", &pool);
+        assert!(matches!(tap.health(), Health::Down(_)));
+        send(&mut tap, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 2, "{}", pool.ledger());
+        assert_eq!(tap.driver_counts().doorbells, Some(0));
+    });
+}
+
+#[test]
+fn an_examination_leaves_an_interface_as_it_is_and_says_what_has_its_name() {
+    in_netns(|| {
+        let examined = |text: &str, how| {
+            let spec = Spec::parse(text, &["tap"]).unwrap();
+            let mut found = Findings::default();
+            Tap.parse(&spec).unwrap().examine(&spec, how, &mut found);
+            let found = found.into_vec();
+            assert_eq!(found.len(), 1, "{found:#?}");
+            let why = found[0].why.clone().unwrap_or_default();
+            (found[0].level, format!("{}: {why}", found[0].what))
+        };
+        ip("link add d0 type veth peer name d1");
+        for (text, words) in [
+            ("tap:lo", "lo is no TAP: another interface has that name"),
+            ("tap:d0", "d0 is no TAP: an interface of kind veth has that name"),
+        ] {
+            assert_eq!(examined(text, Trial::Full), (Level::Miss, words.to_owned()));
+        }
+        ip("tuntap add p0 mode tap");
+        let (level, words) = examined("tap:p0,up", Trial::Careful);
+        assert_eq!(
+            (level, words.starts_with("p0 exists, and was not opened: ")),
+            (Level::Warn, true)
+        );
+        let (level, words) = examined("tap:p0,up", Trial::Full);
+        assert_eq!(
+            (level, words.starts_with("opens: p0 TAP attached")),
+            (Level::Ok, true),
+            "{words}"
+        );
+        assert!(!ip("-o link show p0").contains(",UP"), "it was set up");
+        let (level, words) = examined("tap:t0,up", Trial::Careful);
+        assert_eq!(
+            (level, words.starts_with("opens: t0 TAP created")),
+            (Level::Ok, true),
+            "{words}"
+        );
+    });
+}
+
+#[test]
 fn broadcasts_and_multicasts_are_marked() {
     for trust in [Trust::Private, Trust::Exported] {
         in_netns(move || {
@@ -215,16 +336,17 @@ fn broadcasts_and_multicasts_are_marked() {
             let to = |first| [&[first][..], &ipv4(17, 20)[1..]].concat();
             let mut broadcast = ipv4(17, 20);
             broadcast[..6].fill(0xff);
-            let frames = [to(2), to(3), broadcast];
+            let frames = [to(2), to(3), to(0xff), broadcast];
             send(&mut host, &frames, Offload::NONE);
             let (mut batch, mut kinds) = (Batch::with_capacity(64), Vec::new());
             eventually(|| {
                 tap.rx(&mut batch);
                 let ours = batch.drain().filter(|skb| frames.contains(&bytes(skb)));
                 kinds.extend(ours.map(|skb| skb.packet_type()));
-                kinds.len() == 3
+                kinds.len() == 4
             });
-            let expected = [PacketType::Host, PacketType::Multicast, PacketType::Broadcast];
+            let multicast = PacketType::Multicast;
+            let expected = [PacketType::Host, multicast, multicast, PacketType::Broadcast];
             assert_eq!(kinds, expected, "{trust:?}");
         });
     }

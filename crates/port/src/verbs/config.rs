@@ -253,9 +253,13 @@ mod tests {
             ("verbs:rxe0,listen=10.0.0.1,connect=10.0.0.2", "listen or by connect"),
             ("verbs:rxe0,listen=eth0", "an IP address"),
             ("verbs:rxe0,connect=10.0.0.1,peers=2", "a port that listens"),
+            ("verbs:rxe0,listen=10.0.0.1,peers=0", "1 to 64"),
             ("verbs:rxe0,listen=10.0.0.1,peers=65", "1 to 64"),
+            ("verbs:rxe0,listen=10.0.0.1,queues=0", "1 to 16"),
             ("verbs:rxe0,listen=10.0.0.1,queues=17", "1 to 16"),
+            ("verbs:rxe0,listen=10.0.0.1,packet_mtu=255", "from 256"),
             ("verbs:rxe0,listen=10.0.0.1,packet_mtu=70000", "65000"),
+            ("verbs:rxe0,listen=10.0.0.1,rx=16", "from 32"),
             ("verbs:rxe0,listen=10.0.0.1,group=10.0.0.2", "address of a group"),
             ("verbs:rxe0,listen=10.0.0.1,rx=100", "power of two"),
             ("verbs:rxe0,listen=10.0.0.1,port=0", "from 1 on"),
@@ -263,5 +267,9 @@ mod tests {
             let e = config(text).unwrap_err();
             assert!(e.why.contains(why) || e.fix.contains(why), "{text}: {e}");
         }
+        let all = |n| (1..=n).map(|i| format!("10.0.0.{i}")).collect::<Vec<_>>().join("+");
+        let of = |n: u8| config(&format!("verbs:rxe0,connect={}", all(n)));
+        assert_eq!(of(64).unwrap().peers(), 64);
+        assert!(of(65).unwrap_err().why.contains("at most 64 addresses"));
     }
 }

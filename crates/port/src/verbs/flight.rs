@@ -184,6 +184,20 @@ mod tests {
         done.clear();
     }
 
+    #[test]
+    fn packets_that_are_left_are_counted_with_their_bytes() {
+        let (pool, mut mem) = pool();
+        let (mut flight, mut batch) = (Flight::new(8, u32::MAX), Batch::with_capacity(3));
+        for len in [60, 70, 80] {
+            assert!(batch.push(mem.alloc_copy(&vec![0; len]).unwrap()).is_ok());
+        }
+        flight.take(&mut batch, 3);
+        let all = Moved { packets: 3, bytes: 210 };
+        assert_eq!((flight.count(), flight.len()), (all, 3));
+        assert_eq!(flight.discard(DropReason::DEVICE_DOWN), all);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 3);
+    }
+
     proptest! {
         /// Any order of takes and completions, from any index: each packet comes back once, in order.
         #[test]

@@ -176,6 +176,25 @@ mod tests {
     }
 
     #[test]
+    fn numbers_stand_at_their_places_with_the_highest_byte_first() {
+        let hello = Hello {
+            pair: 0x0001_0203,
+            connection: Some(0x0004_0506),
+            psn: 0x0007_0809,
+            key: 0x0a0b_0c0d,
+            mtu_bytes: 1024,
+            longest_bytes: 1518,
+            lid: 0x0e0f,
+            queues: 4,
+            gid: [9; 16],
+        };
+        let mut expected = b"lnrverb\x01\0\0\0\x01\0\x01\x02\x03\0\x04\x05\x06".to_vec();
+        expected.extend([0, 7, 8, 9, 10, 11, 12, 13, 0, 0, 4, 0, 0, 0, 5, 238, 14, 15, 0, 4]);
+        expected.extend([9; 16].into_iter().chain([0; 8]));
+        assert_eq!(hello.bytes()[..], expected);
+    }
+
+    #[test]
     fn another_program_and_numbers_without_sense_are_refused() {
         let hello = Hello {
             pair: 17,
@@ -194,8 +213,9 @@ mod tests {
             Hello { pair: 1 << 24, ..hello },
             Hello { connection: Some(0), ..hello },
             Hello { psn: 1 << 24, ..hello },
-            Hello { mtu_bytes: 8192, ..hello },
-            Hello { longest_bytes: 0, ..hello },
+            Hello { mtu_bytes: 255, ..hello },
+            Hello { mtu_bytes: 4097, ..hello },
+            Hello { longest_bytes: 63, ..hello },
             Hello { queues: 0, ..hello },
             Hello { queues: 17, ..hello },
             Hello { gid: [0; 16], ..hello },

@@ -171,7 +171,53 @@ impl<P> Peers<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use linerate_skb::Batch;
+    use linerate_wire::Mac;
+
+    use super::super::requests::Shape;
     use super::*;
+
+    /// A way that notes, at its end, how many packets and frames its connection has.
+    struct Noted(Pool, Arc<Mutex<Vec<[u64; 2]>>>);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            let ledger = self.0.ledger();
+            let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
+            self.1.lock().unwrap().push([ledger.in_flight, lent.map_or(0, |(_, n)| *n)]);
+        }
+    }
+
+    #[test]
+    fn connection_of_a_peer_that_has_gone_ends_before_its_packets_and_frames_go_back() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, mut peers, seen) = (pool.local(), Peers::new(&pool, [8, 8]), Arc::default());
+        let Joined { id, datagram_bytes, gid, pairs, .. } = joined(1, 17, 1);
+        peers.add(Joined {
+            id,
+            way: Noted(pool.clone(), Arc::clone(&seen)),
+            datagram_bytes,
+            connection_bytes: Some(1518),
+            gid,
+            pairs,
+            connection: Some(18),
+        });
+        let peer = peers.at_mut(0).unwrap();
+        let shape = Shape { from: 192, len: 1856 };
+        // SAFETY: there is no device, and so none writes.
+        unsafe { peer.requests.as_mut().unwrap().refill(1, shape, &mut mem, |some| some.len()) };
+        let mut batch = Batch::with_capacity(3);
+        mem.alloc(&mut batch, 3);
+        peer.flight.as_mut().unwrap().take(&mut batch, 3);
+        peers.leave(1, 0);
+        Gone::of(peers.take_gone(0).unwrap()).end(DropReason::DEVICE_DOWN);
+        assert_eq!(*seen.lock().unwrap(), [[3, 8]]);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 3);
+        drop(mem);
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+    }
 
     fn joined(id: u64, pair: u32, gid: u8) -> Joined<()> {
         Joined {
@@ -198,7 +244,11 @@ mod tests {
             (None, None)
         );
         assert_eq!(peers.of_datagram(117, Some([2; 16])), Some(1), "of another queue of the peer");
+        let macs = [7, 8].map(|n| Mac([2, 0, 0, 0, 0, n]));
+        macs.into_iter().zip(0..).for_each(|(mac, place)| peers.macs.saw(mac, place));
         peers.leave(1, 0);
+        assert_eq!(macs.map(|mac| peers.macs.peer(mac)), [None, Some(1)]);
+        assert_eq!(peers.at(0).map(|peer| peer.has_failed), Some(true), "nothing is sent to it");
         assert_eq!((peers.len(), peers.only(), peers.of_datagram(17, None)), (1, Some(1), Some(1)));
         assert_eq!(peers.take_gone(0).map(|peer| peer.of.id), Some(1));
         assert!(peers.take_gone(u64::MAX).is_none());

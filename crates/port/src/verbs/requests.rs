@@ -114,7 +114,9 @@ mod tests {
     #[test]
     fn a_frame_comes_back_once_and_the_rest_with_the_pair() {
         let pool = Pool::builder().frames(64).build().unwrap();
+        assert!(!Requests::new(&pool, 0).is_dry(), "it needs no frame");
         let (mut mem, mut requests) = (pool.local(), Requests::new(&pool, 40));
+        assert!(requests.is_dry());
         let mut ids = Vec::new();
         // SAFETY: there is no device, and so none writes.
         unsafe {

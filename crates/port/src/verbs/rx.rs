@@ -356,6 +356,9 @@ mod tests {
         route[0] = 0x60;
         route[8..24].fill(9);
         assert_eq!(with(route), Some([9; 16]));
+        // A GID may have the first byte of a header of IPv4 where that would stand.
+        route[20] = 0x45;
+        assert_eq!(with(route).map(|gid| gid[11..14].to_vec()), Some(vec![9, 0x45, 9]));
         // The first 20 bytes are whatever they were, also as if they began a header of IPv6.
         let mut route = [0x60; ROUTE_BYTES];
         route[20..].fill(0);

@@ -70,6 +70,15 @@ fn joined(pool: &Pool, options: &str) -> (Opened, Opened) {
     (near, far)
 }
 
+#[test]
+fn a_port_needs_the_frames_of_the_requests_of_all_its_queues() {
+    let text = "verbs:rxe0,listen=10.0.0.1,queues=2,peers=1,packet_mtu=9000,rx=64,tx=32";
+    let config = Config::of(&Spec::parse(text, &["verbs"]).unwrap()).unwrap();
+    let needs = config.needs().unwrap();
+    let frames = 2 * (64 + 32 + 64);
+    assert_eq!((needs.queues, needs.packet_max_bytes, needs.ring_frames), (2, 9018, frames));
+}
+
 mod datagrams {
     use super::*;
 

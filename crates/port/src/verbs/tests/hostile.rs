@@ -3,8 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use linerate_skb::DropReason;
+use rustix::net::sockopt;
+
 use super::super::hello::{HELLO_BYTES, Hello, READY, Refusal};
-use super::super::meeting::Meeting;
+use super::super::meeting::{Meeting, Said};
 use super::*;
 
 fn call(at: &str) -> TcpStream {
@@ -41,7 +44,36 @@ fn connection_ends_after_ten_seconds_also_while_a_byte_is_not_acknowledged() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let meeting = Meeting::<SoftFabric>::called(1, stream).unwrap();
-    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&meeting.stream), Ok(10_000));
+    let stream = &meeting.stream;
+    assert_eq!(sockopt::tcp_user_timeout(stream), Ok(10_000));
+    let questions = (sockopt::tcp_keepidle(stream), sockopt::tcp_keepintvl(stream));
+    assert_eq!(questions, (Ok(Duration::from_secs(5)), Ok(Duration::from_secs(1))));
+    let is_asked = (sockopt::socket_keepalive(stream), sockopt::tcp_keepcnt(stream));
+    assert_eq!(is_asked, (Ok(true), Ok(5)));
+    assert!(stream.nodelay().unwrap(), "an answer is not held back");
+}
+
+#[test]
+fn refusal_is_a_byte_alone_in_place_of_a_hello() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (said, why) in
+        [(&b"F"[..], "as many peers as"), (b"FTP", "it hung up"), (b"", "it hung up")]
+    {
+        let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        let mut meeting = Meeting::<SoftFabric>::called(1, stream).unwrap();
+        caller.write_all(said).unwrap();
+        drop(caller);
+        let start = Instant::now();
+        let ended = loop {
+            match meeting.read() {
+                Said::Nothing => assert!(start.elapsed() < Duration::from_secs(10)),
+                Said::Ended(why) => break why,
+                Said::Hello(_) | Said::Ready => panic!("it has said no hello"),
+            }
+        };
+        assert!(ended.contains(why), "{said:?}: {ended}");
+    }
 }
 
 #[test]
@@ -50,7 +82,8 @@ fn callers_that_are_no_ports_are_hung_up_on_and_a_port_joins_beside_them() {
     let at = address();
     let mut far = open(&format!("verbs:soft,listen={at},datagrams"), &pool);
     // More than may wait at once.
-    let idle: Vec<TcpStream> = (0..40).map(|_| call(&at)).collect();
+    let mut idle: Vec<TcpStream> = (0..40).map(|_| call(&at)).collect();
+    assert_eq!(heard(idle.remove(0)), (0, true), "the oldest goes for another");
     let hello = hello(5);
     let mut strange = hello.bytes();
     strange[30] = 255;
@@ -106,6 +139,15 @@ fn two_ports_cannot_listen_at_one_address() {
     let e = Control::start::<_, ()>(&config, fabrics, 1000).map(drop).unwrap_err();
     assert_eq!(e.code, linerate_skb::Code::Busy);
     assert!(e.fix.contains("ss -tlnp"), "{e}");
+    let spec = Spec::parse("verbs:soft,listen=192.0.2.1", &["verbs"]).unwrap();
+    let config = Config::of(&spec).unwrap();
+    let (fabrics, _nics): (Vec<_>, Vec<_>) = SoftFabric::open(&config, &pool).into_iter().unzip();
+    let e = Control::start::<_, ()>(&config, fabrics, 1000).map(drop).unwrap_err();
+    assert_eq!(
+        (e.code, e.fix.contains("ip -br address")),
+        (linerate_skb::Code::System, true),
+        "{e}"
+    );
 }
 
 #[test]
@@ -159,6 +201,43 @@ fn a_queue_that_closes_during_a_meeting_ends_it() {
     let mut stream = call(&at);
     stream.write_all(&hellos[0]).unwrap();
     assert_eq!(heard(stream), (1, true));
+}
+
+#[test]
+fn a_caller_that_is_a_peer_already_is_told_so() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let at = address();
+    let _far = open(&format!("verbs:soft,listen={at},datagrams"), &pool);
+    let mut callers = [10, 10, 11].map(|pair| (call(&at), hello(pair)));
+    let answers = callers.each_mut().map(|(caller, hello)| {
+        caller.write_all(&hello.bytes()).unwrap();
+        answer(caller)
+    });
+    assert_eq!(answers, [READY, Refusal::Twice as u8, READY]);
+}
+
+#[test]
+fn completions_without_a_request_are_counted_and_messages_of_wrong_lengths_are_malformed() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",datagrams,rx=64");
+    let (port, longest) = (soft::last(), pool.data_room() as u32 + 40);
+    soft::invent(port);
+    for bytes in [0, 53, longest + 1, u32::MAX, 54, longest] {
+        soft::fill(port, bytes);
+    }
+    let mut batch = Batch::with_capacity(64);
+    near.queues[0].rx(&mut mem, &mut batch, 64);
+    let lengths: Vec<usize> = batch.iter().map(linerate_skb::Skb::len).collect();
+    assert_eq!(lengths, [14, pool.data_room()]);
+    batch.consume(&mut mem);
+    let counters = near.queues[0].counters();
+    assert_eq!((counters.driver.bad_descs, counters.rx_missed), (1, 0));
+    let ledger = pool.ledger();
+    assert_eq!((ledger.received, ledger.dropped(DropReason::MALFORMED)), (4, 4), "{ledger}");
+    drop((near, far, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");
 }
 
 /// Reads the port's hello, and the byte behind it.

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use linerate_skb::DropReason;
+use linerate_skb::{DropReason, Moved};
 use linerate_sys::wait::poll_readable;
 
 use super::ways::{drain, send_to_all, three};
@@ -33,7 +33,13 @@ fn packets_of_two_peers_that_leave_together_are_received() {
     }
     drop((left, right));
     wait_left(&mut hub, 2);
-    let mut came = receive(&mut hub, &mut mem, 10);
+    let (mut came, mut batch) = (Vec::new(), Batch::with_capacity(3));
+    for _ in 0..4 {
+        // The first call removes no peer of which messages are left.
+        hub.queues[0].rx(&mut mem, &mut batch, 3);
+        came.extend(batch.iter().map(|skb| skb.data()[skb.len() - 1]));
+        batch.consume(&mut mem);
+    }
     came.sort_unstable();
     assert_eq!(came, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
     assert_eq!(hub.queues[0].counters().rx_missed, 0);
@@ -109,6 +115,16 @@ fn packets_that_the_device_has_at_the_close_do_not_count_as_sent() {
     let packets: Vec<_> = (0..50).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
     send(&mut near, &mut mem, packets);
     assert_eq!(near.queues[0].reap(&mut mem), 18, "the chain of the first 32 is complete");
+    let ledger = pool.ledger();
+    let held: Vec<u64> =
+        ledger.held().iter().filter(|(name, _)| name == "verbs tx").map(|(_, n)| *n).collect();
+    assert_eq!(held.iter().sum::<u64>(), 18, "{held:?}");
+    let start = Instant::now();
+    while !near.queues[0].arm(Want::Frames) {
+        assert!(start.elapsed() < PATIENCE, "it never sleeps");
+    }
+    // No event is asked for a sent packet, so that the queue looks by itself.
+    assert!(poll_readable(&[near.queues[0].as_fd()], Some(PATIENCE)).unwrap());
     near.queues[0].close(Instant::now());
     assert_eq!(near.queues[0].counters().tx_lost.packets, 18);
     let ledger = pool.ledger();
@@ -192,6 +208,115 @@ fn packets_on_a_connection_are_dropped_as_device_down_if_this_end_closes() {
 }
 
 #[test]
+fn datagrams_that_the_device_has_at_the_close_are_dropped_as_device_down() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, _far) = joined(&pool, ",datagrams");
+    let packets: Vec<_> = (0..5).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    near.queues[0].close(Instant::now());
+    assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 5, "{}", pool.ledger());
+    assert_eq!(near.queues[0].counters().tx_lost, Moved { packets: 5, bytes: 300 });
+}
+
+#[test]
+fn a_queue_on_hold_is_not_woken_by_a_packet() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let (mut mem, start) = (pool.local(), Instant::now());
+    let (mut near, mut far) = joined(&pool, "");
+    while !far.queues[0].arm(Want::Frames) {
+        assert!(start.elapsed() < PATIENCE, "it never sleeps");
+    }
+    assert!(far.queues[0].hold(Instant::now() + PATIENCE));
+    let skb = packet(&mut mem, 9, 1, 60, 7);
+    send(&mut near, &mut mem, [skb]);
+    let wakes = |far: &Opened, time| poll_readable(&[far.queues[0].as_fd()], Some(time)).unwrap();
+    assert!(!wakes(&far, Duration::from_millis(20)));
+    assert!(far.queues[0].hold(Instant::now()) && wakes(&far, PATIENCE));
+    assert_eq!(receive(&mut far, &mut mem, 1), [7]);
+}
+
+#[test]
+fn frames_of_a_peer_that_has_gone_come_back_to_a_caller_that_only_arms() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let [mut hub, left, _right] = three(&pool, ",rx=32,tx=32");
+    drop(left);
+    wait_left(&mut hub, 1);
+    let start = Instant::now();
+    while lent(&pool) > 2 * 32 {
+        let _ = hub.queues[0].arm(Want::Frames);
+        assert!(start.elapsed() < PATIENCE, "{}", pool.ledger());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_queue_without_a_frame_looks_for_one_by_itself() {
+    let pool = Pool::builder().frames(32).build().unwrap();
+    let other = Pool::builder().frames(1024).build().unwrap();
+    let (at, mut mem) = (address(), other.local());
+    let mut far = open(&format!("verbs:soft,listen={at},rx=32,tx=32"), &pool);
+    let mut near = open(&format!("verbs:soft,connect={at},rx=32,tx=32"), &other);
+    meet(&other, &mut [&mut near, &mut far]);
+    let packets: Vec<_> = (0..32).map(|n| packet(&mut mem, 9, 1, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    // A hot list of another pool gives the device no frame.
+    let mut batch = Batch::with_capacity(32);
+    assert_eq!(far.queues[0].rx(&mut mem, &mut batch, 32).packets, 32);
+    assert!(batch.iter().all(|skb| skb.is_of(&pool)));
+    assert_eq!((lent(&pool), lent(&other)), (0, 32), "those of the near end");
+    assert!(far.queues[0].counters().rx_nombuf > 0);
+    let start = Instant::now();
+    for _ in 0..3 {
+        while !far.queues[0].arm(Want::Frames) {
+            far.queues[0].rx(&mut mem, &mut batch, 1);
+            assert!(start.elapsed() < PATIENCE, "it never sleeps");
+        }
+        assert!(poll_readable(&[far.queues[0].as_fd()], Some(PATIENCE)).unwrap());
+    }
+    batch.clear();
+    let packets: Vec<_> = (0..8).map(|n| packet(&mut mem, 9, 1, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    assert_eq!(receive(&mut far, &mut mem, 8), (0..8).collect::<Vec<u8>>());
+}
+
+#[test]
+fn the_end_of_the_last_peer_is_told_by_arm() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (near, mut far) = joined(&pool, "");
+    drop(near);
+    let start = Instant::now();
+    while far.queues[0].health_kind() != HealthKind::Down {
+        far.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(!far.queues[0].arm(Want::Frames), "the caller learns of it");
+    assert!(!far.queues[0].arm(Want::Room), "packets to send are dropped at once");
+    while !far.queues[0].arm(Want::Frames) {
+        assert!(start.elapsed() < PATIENCE, "it never sleeps");
+    }
+}
+
+#[test]
+fn a_wait_for_packets_and_room_ends_with_room() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    for want in [Want::Room, Want::Both] {
+        let (mut near, mut far) = joined(&pool, ",rx=32,tx=32");
+        let (start, mut batch) = (Instant::now(), Batch::with_capacity(100));
+        (0..100).for_each(|n| assert!(batch.push(packet(&mut mem, 1, 2, 60, n)).is_ok()));
+        while batch.len() > 100 - 32 - 32 || !near.queues[0].arm(want) {
+            near.queues[0].xmit(&mut mem, &mut batch);
+            assert!(start.elapsed() < PATIENCE, "{} are left", batch.len());
+        }
+        assert_eq!(receive(&mut far, &mut mem, 32).len(), 32);
+        assert!(poll_readable(&[near.queues[0].as_fd()], Some(PATIENCE)).unwrap(), "{want:?}");
+        assert!(near.queues[0].xmit(&mut mem, &mut batch).packets > 0);
+    }
+}
+
+#[test]
 fn queue_whose_events_cannot_be_watched_sleeps_and_looks_again_by_itself() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let (mut near, mut far) = joined(&pool, "");
@@ -219,6 +344,10 @@ fn a_device_that_has_failed_gets_no_frames_for_datagrams() {
         near.queues[0].rx(&mut mem, &mut Batch::with_capacity(64), 64);
     }
     assert_eq!(near.queues[0].health_kind(), HealthKind::Failed);
+    assert_eq!(near.queues[0].counters().rx_missed, 0, "no message came");
+    let skb = packet(&mut mem, 1, 2, 60, 7);
+    send(&mut near, &mut mem, [skb]);
+    assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 1);
     assert_eq!(lent(&pool), 64, "those of the other end");
     assert!(!near.queues[0].arm(Want::Frames), "the caller learns of it once");
     assert!(near.queues[0].arm(Want::Frames));

@@ -227,7 +227,9 @@ fn a_queue_that_is_closed_leaves_the_others_at_work_until_a_peer_sends_to_it() {
         });
         assert!(start.elapsed() < Duration::from_secs(10));
     }
-    assert_eq!(near.queues[1].counters().tx_lost.packets, 1);
+    let lost = linerate_skb::Moved { packets: 1, bytes: 60 };
+    assert_eq!(near.queues[1].counters().tx_lost, lost);
+    assert_eq!(pool.ledger().dropped(linerate_skb::DropReason::PEER_GONE), 1);
     is_down_for(&mut near, &mut mem, "a queue of the port is closed");
     let mut other = open(&format!("verbs:soft,connect={at},queues=2"), &pool);
     is_down_for(&mut other, &mut mem, "a queue of the port is closed");

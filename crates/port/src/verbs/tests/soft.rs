@@ -119,6 +119,26 @@ pub fn spoil(port: u32) {
     });
 }
 
+/// Completes the next request of the UD queue pair of `port` with a message of `bytes`, its route included.
+pub fn fill(port: u32, bytes: u32) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port)
+            && let Some(request) = port.receives.pop_front()
+        {
+            port.receive(Completion { id: request.id, bytes, ..Completion::default() });
+        }
+    });
+}
+
+/// Completes a request of the UD queue pair of `port` that it does not have.
+pub fn invent(port: u32) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port) {
+            port.receive(Completion { id: u32::MAX.into(), bytes: 100, ..Completion::default() });
+        }
+    });
+}
+
 /// Makes the UD queue pair of `port` fail: its requests, and all that follow, are not executed.
 pub fn fail_datagrams(port: u32) {
     world(|world| {
@@ -440,6 +460,9 @@ impl Nic for SoftNic {
             for (i, message) in messages[..n].iter().enumerate() {
                 let is_last = i + 1 == messages.len();
                 let done = Completion { sender: self.pair, ..Completion::default() };
+                let bytes: u32 = message.parts[..message.len].iter().map(|(_, len)| *len).sum();
+                let is_datagram = !matches!(to, To::Connection(_));
+                assert!(!is_datagram || bytes as usize <= MTU, "a datagram of {bytes} bytes");
                 match &to {
                     To::Connection(way) => {
                         let Some(Half(pair)) = way.connection else { return 0 };

@@ -110,8 +110,9 @@ fn three_ways(options: &str) {
     assert_eq!(doorbells(&mut hub) - before, 5, "1 2 | 3 4 | 5 | 6 | 7");
     assert_eq!(receive(&mut left, &mut mem, 6), [1, 2, 3, 4, 6, 7]);
     assert_eq!(receive(&mut right, &mut mem, 4), [3, 4, 5, 7]);
-    // The hub is a member, too, and does not receive what it has sent.
+    // The hub is a member, too, and does not receive what it has sent, nor count it.
     assert_eq!(hub.queues[0].rx(&mut mem, &mut Batch::with_capacity(8), 8).packets, 0);
+    assert_eq!(pool.ledger().dropped_total(), 0, "{}", pool.ledger());
 }
 
 #[test]
@@ -129,6 +130,74 @@ fn a_connection_carries_what_is_too_long_for_a_datagram() {
     send(&mut near, &mut mem, packets);
     assert_eq!(receive(&mut far, &mut mem, 1), [4]);
     assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 2);
+}
+
+#[test]
+fn a_packet_to_a_group_that_is_too_long_for_a_datagram_goes_to_each_peer() {
+    let pool = Pool::builder().frames(4096).frame_size(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, mut far) = joined(&pool, ",packet_mtu=3000,group=239.1.2.3");
+    let packets =
+        [(soft::MTU, 1), (soft::MTU + 1, 2)].map(|(len, n)| packet(&mut mem, 255, 2, len, n));
+    send(&mut near, &mut mem, packets);
+    let mut came = receive(&mut far, &mut mem, 2);
+    came.sort_unstable();
+    assert_eq!(came, [1, 2]);
+}
+
+#[test]
+fn packets_to_all_peers_wait_for_a_send_request_for_each_and_the_too_long_ones_are_dropped() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, mut left, mut right] = three(&pool, ",datagrams,rx=64,tx=32");
+    let packets: Vec<_> = (0..40).map(|n| packet(&mut mem, 255, 9, 60, n)).collect();
+    send(&mut hub, &mut mem, packets);
+    for spoke in [&mut left, &mut right] {
+        assert_eq!(receive(spoke, &mut mem, 40), (0..40).collect::<Vec<u8>>());
+    }
+    let long = packet(&mut mem, 255, 9, soft::MTU + 1, 7);
+    send(&mut hub, &mut mem, [long]);
+    let short = packet(&mut mem, 255, 9, 60, 8);
+    let cut = mem.alloc_copy(&short.data()[..13]).unwrap();
+    send(&mut hub, &mut mem, [cut]);
+    let dropped = |reason| pool.ledger().dropped(reason);
+    let reasons = [DropReason::TX_FULL, DropReason::TOO_LONG, DropReason::MALFORMED];
+    assert_eq!(reasons.map(dropped), [0, 1, 1], "{}", pool.ledger());
+}
+
+/// Arms `end` for room, and waits until it is readable.
+fn sleeps_for_a_moment(end: &mut Opened) {
+    let start = Instant::now();
+    while !end.queues[0].arm(crate::Want::Room) {
+        assert!(start.elapsed() < Duration::from_secs(10), "it never sleeps");
+    }
+    let fd = [std::os::fd::AsFd::as_fd(&end.queues[0])];
+    assert!(linerate_sys::wait::poll_readable(&fd, Some(Duration::from_secs(10))).unwrap());
+}
+
+#[test]
+fn a_packet_of_another_pool_waits_for_a_frame_of_its_copy() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let other = Pool::builder().frames(64).frame_size(4096).build().unwrap();
+    let mut mem = pool.local_with(0);
+    let (mut near, mut far) = joined(&pool, ",rx=64,tx=64,packet_mtu=3000");
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(packet(&mut other.local(), 1, 2, 60, 7)).is_ok());
+    let mut hoard = Batch::with_capacity(4096);
+    mem.alloc(&mut hoard, 4096);
+    for _ in 0..3 {
+        assert_eq!(near.queues[0].xmit(&mut mem, &mut batch).packets, 0);
+        sleeps_for_a_moment(&mut near);
+    }
+    assert_eq!(batch.len(), 1);
+    drop(hoard);
+    assert_eq!(near.queues[0].xmit(&mut mem, &mut batch).packets, 1);
+    assert_eq!(receive(&mut far, &mut mem, 1), [7]);
+    assert_eq!(near.queues[0].counters().driver.copied_bytes, Some(60));
+    let long = packet(&mut other.local(), 1, 2, 2500, 8);
+    send(&mut near, &mut mem, [long]);
+    assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 0, "it is of the other pool");
+    assert_eq!(other.ledger().dropped(DropReason::TOO_LONG), 1, "longer than a frame");
 }
 
 #[test]
@@ -217,6 +286,10 @@ fn a_peer_misses_a_packet_to_all_without_a_frame_for_its_copy_and_this_is_counte
     // One frame is left.
     let mut hoard = Batch::with_capacity(4096);
     mem.alloc(&mut hoard, 4096);
+    // None is left: the packet waits, and the queue looks for a frame by itself.
+    assert_eq!(hub.queues[0].xmit(&mut mem, &mut batch).packets, 0);
+    sleeps_for_a_moment(&mut hub);
+    assert_eq!(batch.len(), 1);
     drop(hoard.pop());
     assert_eq!(hub.queues[0].xmit(&mut mem, &mut batch).packets, 2);
     assert_eq!(hub.queues[0].counters().tx_lost.packets, 1);
@@ -257,6 +330,7 @@ fn the_queues_of_requests_are_as_long_as_the_text_says() {
     let pool = Pool::builder().frames(4096).build().unwrap();
     let mut mem = pool.local();
     let (mut near, mut far) = joined(&pool, ",rx=64,tx=32");
+    assert_eq!(near.queues[0].caps().rx_ring_len, Some(64));
     let mut batch = Batch::with_capacity(256);
     for n in 0..200 {
         assert!(batch.push(packet(&mut mem, 1, 2, 60, n)).is_ok());
@@ -286,6 +360,11 @@ fn a_connection_that_fails_on_the_receiving_side_is_left_and_made_again() {
     let mut near = open(&format!("verbs:soft,connect={at}"), &pool);
     meet(&pool, &mut [&mut near, &mut far]);
     soft::spoil(far_port);
+    far.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+    assert_eq!(lent(&pool), 2 * 512 - 1, "a connection that has failed gets no frame");
+    let skb = packet(&mut mem, 1, 2, 60, 7);
+    send(&mut far, &mut mem, [skb]);
+    assert_eq!(pool.ledger().dropped(DropReason::PEER_GONE), 1);
     let start = Instant::now();
     for end in [&mut far, &mut near] {
         while end.queues[0].counters().driver.resets == 0 {
@@ -326,6 +405,7 @@ fn a_connection_that_takes_part_of_a_chain_and_then_nothing_is_left() {
         std::thread::yield_now();
     }
     assert_eq!(near.queues[0].counters().tx_lost.packets, 5);
+    assert_eq!(near.queues[0].reap(&mut mem), 0, "the device has none of them");
     drop((near, far, batch, mem));
     assert!(pool.ledger().is_drained() && pool.ledger().in_flight == 0, "{}", pool.ledger());
 }

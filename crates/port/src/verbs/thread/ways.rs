@@ -113,3 +113,27 @@ fn joined<P>(id: u64, way: P, ours: &Hello, theirs: &Hello, pairs: &Arc<[u32]>) 
         connection: ours.connection,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_to_a_peer_are_as_long_as_both_ends_take() {
+        let hello = |(mtu_bytes, longest_bytes)| Hello {
+            connection: Some(5),
+            mtu_bytes,
+            longest_bytes,
+            ..Hello::default()
+        };
+        for (one, other, datagram, connection) in
+            [((1024, 9018), (4096, 1518), 1024, 1518), ((4096, 1024), (4096, 4096), 1024, 1024)]
+        {
+            for (ours, theirs) in [(one, other), (other, one)] {
+                let peer = joined(1, (), &hello(ours), &hello(theirs), &[7].into());
+                let lengths = (peer.datagram_bytes, peer.connection_bytes);
+                assert_eq!(lengths, (datagram, Some(connection)), "{ours:?} {theirs:?}");
+            }
+        }
+    }
+}

@@ -142,3 +142,30 @@ impl Tx {
         self.tally.set(0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::Pool;
+
+    use super::*;
+
+    #[test]
+    fn looks_are_rarer_the_longer_the_device_returns_nothing() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut tx = Tx::new(&pool, 32, None);
+        assert_eq!(tx.look_at(), None, "the device has nothing");
+        tx.sending = 1;
+        for (waited, rest) in [(0, 1), (50, 50), (5000, 100)].map(|(a, b)| (ms(a), ms(b))) {
+            let now = Instant::now();
+            tx.waits_since = now.checked_sub(waited);
+            let next = tx.look_at().unwrap() - now;
+            let late = 2 * now.elapsed();
+            assert!(next >= rest && next <= rest + late, "{waited:?}: {next:?}");
+        }
+        tx.sending = 0;
+    }
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+}
