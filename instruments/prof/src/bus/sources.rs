@@ -181,7 +181,7 @@ mod tests {
         assert!(of_controllers(pmus.path()).is_err());
         for format in ["config:60-70", "config:7-0", "config:", ""] {
             pmus.write(name, &[("format/event", format)]);
-            let bits = config(pmus.path().join(name), "event=0xffffffffffffffff");
+            let bits = config(&pmus.path().join(name), "event=0xffffffffffffffff");
             assert_eq!(bits, None, "{format}");
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn events_of_another_unit_than_mib_are_none_and_a_term_without_a_value_is_one() {
         let pmus = Pmus::new();
-        let (name, pmu) = ("uncore_imc", pmus.0.join("uncore_imc"));
+        let (name, pmu) = ("uncore_imc", pmus.path().join("uncore_imc"));
         pmus.write(name, &[("type", "12"), ("cpumask", "0"), ("format/event", "config:0-7")]);
         pmus.write(name, &[("format/edge", "config:18")]);
         pmus.event(name, "data_reads", "event=0x01,edge", "1");
