@@ -93,6 +93,71 @@ mod tests {
         assert!(is_right(&[0; 60], Offload::NONE), "no IP");
     }
 
+    /// Returns a TCP segment with these options, in a packet of IPv4 with `options` or of IPv6; its checksum is wrong.
+    fn segment(is_v6: bool, options: &[u8], tcp_options: &[u8]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        let len = (20 + tcp_options.len()) as u8;
+        if is_v6 {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, len, TCP, 64]);
+            frame.extend([7; 32]);
+        } else {
+            let words = 5 + options.len() as u8 / 4;
+            frame.extend([8, 0, 0x40 | words, 0, 0, words * 4 + len, 0, 0, 0, 0, 64, TCP, 0, 0]);
+            frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+            frame.extend_from_slice(options);
+        }
+        frame.extend([0, 7, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, len << 2, 0, 0, 0, 0xbe, 0xef, 0, 0]);
+        frame.extend_from_slice(tcp_options);
+        frame
+    }
+
+    #[test]
+    fn a_damaged_segment_is_found_and_one_that_is_cut_off_unless_it_is_settled() {
+        let settled = Offload { flags: Offload::NEEDS_CHECKSUM, ..Offload::NONE };
+        for mut frame in [segment(false, &[], &[]), segment(true, &[], &[1; 4])] {
+            assert!(!is_right(&frame, Offload::NONE) && is_right(&frame, settled));
+            frame.pop();
+            assert!(!is_right(&frame, Offload::NONE) && is_right(&frame, settled), "cut off");
+        }
+    }
+
+    #[test]
+    fn checksums_and_superframes_are_left_with_the_places_of_their_headers() {
+        let pool = linerate::Pool::builder().frames(8).build().unwrap();
+        let mut mem = pool.local();
+        let left = |mem: &mut linerate::Local, frame: &[u8], segment| {
+            let mut skb = mem.alloc_copy(frame).unwrap();
+            leave(&mut skb, segment);
+            skb.offload()
+        };
+        let flags = Offload::NEEDS_CHECKSUM;
+        let at =
+            |csum_start, csum_offset| Offload { flags, csum_start, csum_offset, ..Offload::NONE };
+        let (routed, timed) = ([1, 1, 1, 0], [1; 12]);
+        let cut = |hdr_len, offload| Offload {
+            gso_type: Offload::GSO_TCPV4,
+            gso_size: 1448,
+            hdr_len,
+            ..offload
+        };
+        for (frame, segment, offload) in [
+            (segment(false, &[], &timed), None, at(34, 16)),
+            (segment(false, &[], &timed), Some(1448), cut(66, at(34, 16))),
+            (segment(false, &routed, &[]), Some(1448), cut(58, at(38, 16))),
+            (segment(true, &[], &[]), None, at(54, 16)),
+            (damaged(&[]), None, at(34, 6)),
+            (vec![0; 60], None, Offload::NONE),
+        ] {
+            assert_eq!(left(&mut mem, &frame, segment), offload, "{frame:?}");
+        }
+        // The first fragment of a datagram, and a later one.
+        for fragment in [[0x20, 0], [0, 3]] {
+            let mut frame = damaged(&[]);
+            frame[20..22].copy_from_slice(&fragment);
+            assert_eq!(left(&mut mem, &frame, None), Offload::NONE);
+        }
+    }
+
     #[test]
     fn source_route_is_refused_also_if_the_checksum_is_settled() {
         let route = [131, 7, 4, 10, 0, 0, 9, 0];

@@ -2,12 +2,13 @@
 //! every packet.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
 use linerate::wire::{Mac, UdpEnds};
 use linerate::{Batch, DropReason, Offload, Pool, Port, Skb, Trust, Vlan};
 use linerate_smoltcp::Device;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device as _, RxToken as _, TxToken as _};
+use smoltcp::phy::{Checksum, Device as _, PacketMeta, RxToken as _, TxToken as _};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv6Address};
@@ -212,11 +213,127 @@ fn without_room_or_memory_smoltcp_is_told_to_wait() {
 fn a_pool_that_cannot_do_is_refused_with_what_to_do() {
     let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
     let small = Pool::builder().frames(64).frame_size(512).build().unwrap();
-    for (pool, why, fix) in [(exported, "peer", "private"), (small, "1514", "2048")] {
+    let of_room = |room: u32| Pool::builder().frames(64).headroom(2048 - room).build().unwrap();
+    assert!(Device::new(Port::pair(8, &of_room(1514)).unwrap().0.into_queues().remove(0)).is_ok());
+    for (pool, why, fix) in
+        [(exported, "peer", "private"), (small, "1514", "2048"), (of_room(1513), "1513", "2048")]
+    {
         let queue = Port::pair(8, &pool).unwrap().0.into_queues().remove(0);
         let e = Device::new(queue).unwrap_err();
         assert!(e.why.contains(why) && e.fix.contains(fix), "{e}");
     }
+}
+
+/// Returns a device on one end of a ring, and the other end.
+fn device(pool: &Pool, len: u32) -> (Device, Port) {
+    let (port, other) = Port::pair(len, pool).unwrap();
+    (Device::new(port.into_queues().remove(0)).unwrap(), other)
+}
+
+#[test]
+fn capabilities_are_those_of_the_pool_and_the_mtu() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let mut plain = device(&pool, 8).0;
+    let capabilities = plain.capabilities();
+    assert_eq!((capabilities.max_transmission_unit, capabilities.max_burst_size), (1514, Some(64)));
+    let checksums = &capabilities.checksum;
+    let left = [checksums.tcp, checksums.udp].map(|one| matches!(one, Checksum::None));
+    assert_eq!((left, capabilities.segmentation.tcpv4), ([true; 2], None));
+    for (mtu, most) in [(500, 514), (9000, pool.data_room())] {
+        plain.set_mtu(mtu);
+        assert_eq!(plain.capabilities().max_transmission_unit, most);
+    }
+    let pool = Pool::builder().frames(64).headroom(0).jumbo(2, 4096).build().unwrap();
+    let mut device = device(&pool, 8).0;
+    for (mtu, longest) in [(2034, None), (2033, Some(4096))] {
+        device.set_mtu(mtu);
+        let capabilities = device.capabilities();
+        assert_eq!(capabilities.max_transmission_unit, mtu + 14);
+        let segments = capabilities.segmentation.tcpv4.map(|n| n.get());
+        assert_eq!(segments, longest, "a superframe of two packets saves nothing");
+    }
+}
+
+#[test]
+fn a_device_keeps_a_frame_for_a_superframe_and_gives_it_back_unused() {
+    let pool = Pool::builder().frames(64).jumbo(1, 65_536).build().unwrap();
+    let (mut device, _other) = device(&pool, 8);
+    assert!(pool.local().alloc_len(60_000).is_none(), "the device has the only one");
+    assert!(device.transmit(Instant::ZERO).is_some());
+    drop(device);
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.consumed, ledger.dropped_total()), (0, 0, 0), "{ledger}");
+    assert!(pool.local().alloc_len(60_000).is_some());
+}
+
+#[test]
+fn a_packet_in_several_frames_is_read_whole_and_one_without_a_frame_is_counted() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut device, mut other) = device(&pool, 8);
+    let (mut batch, bytes) = (Batch::with_capacity(8), (0..3000).map(byte).collect::<Vec<_>>());
+    assert!(batch.push(pool.local().alloc_copy(&bytes).unwrap()).is_ok());
+    assert_eq!(other.xmit(&mut batch), 1);
+    device.receive(Instant::ZERO).unwrap().0.consume(|packet| assert_eq!(packet, bytes));
+    let token = device.transmit(Instant::ZERO).unwrap();
+    assert_eq!(token.consume(3000, |frame| frame.len()), 3000, "longer than was promised");
+    assert_eq!((device.lost(), device.flush()), (1, 0));
+}
+
+#[test]
+fn a_superframe_is_left_to_the_port_with_its_segments() {
+    let pool = Pool::builder().frames(64).jumbo(2, 65_536).build().unwrap();
+    let (mut device, mut other) = device(&pool, 8);
+    let mut token = device.transmit(Instant::ZERO).unwrap();
+    let mut meta = PacketMeta::default();
+    meta.segmentation_offload_size = NonZeroU16::new(1000);
+    token.set_meta(meta);
+    token.consume(54 + 5000, |frame| {
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0x13, 0xb0, 0, 0, 0, 0, 64, 6]);
+        frame[46] = 0x50;
+    });
+    assert_eq!(device.flush(), 0);
+    let mut batch = Batch::with_capacity(8);
+    other.rx(&mut batch);
+    let left: Vec<_> = batch.iter().map(|skb| (skb.len(), skb.offload().gso_size)).collect();
+    assert_eq!(left, [(5054, 1000)]);
+}
+
+#[test]
+fn a_wait_sends_what_is_left_and_frees_what_was_read() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut device, mut other) = device(&pool, 8);
+    let (mut came, mut mem) = (Batch::with_capacity(8), pool.local());
+    let now = Some(std::time::Duration::ZERO);
+    for by_wait in [true, false] {
+        assert!(came.push(mem.alloc_copy(&[0; 60]).unwrap()).is_ok());
+        assert_eq!(other.xmit(&mut came), 1);
+        let read = pool.ledger().consumed;
+        let (received, answer) = device.receive(Instant::ZERO).unwrap();
+        received.consume(|_| ());
+        answer.consume(60, |frame| frame.fill(1));
+        match by_wait {
+            true => assert_eq!(device.wait(now), Ok(false)),
+            false => assert_eq!(device.flush(), 0),
+        }
+        assert_eq!((other.rx(&mut came), pool.ledger().consumed), (1, read + 1), "{by_wait}");
+        came.clear();
+    }
+    // Packets that cannot be sent are counted, and room for them ends the wait.
+    for _ in 0..12 {
+        device.transmit(Instant::ZERO).unwrap().consume(60, |frame| frame.fill(1));
+    }
+    assert_eq!(device.flush(), 4);
+    let long = std::time::Duration::from_secs(20);
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            other.rx(&mut came);
+        });
+        assert_eq!(device.wait(Some(long)), Ok(true));
+    });
+    assert!(start.elapsed() < long);
+    assert_eq!(device.flush(), 0);
 }
 
 #[test]

@@ -84,6 +84,30 @@ async fn a_wait_that_is_dropped_or_repeated_loses_nothing() {
     }
 }
 
+#[tokio::test]
+async fn a_wait_for_room_does_not_end_with_packets_that_wait() {
+    let (mut sender, mut receiver) = pair(4);
+    let (mut batch, mut answer) = (Batch::with_capacity(16), Batch::with_capacity(1));
+    fill(&mut receiver, &mut answer, 0);
+    fill(&mut sender, &mut batch, 0);
+    while sender.port_mut().xmit(&mut batch) > 0 {}
+    let both = async { tokio::join!(sender.readable(), receiver.send(&mut answer)) };
+    let (woken, sent) = tokio::time::timeout(SOON, both).await.expect("a packet wakes");
+    assert_eq!((woken, sent), (Ok(true), Ok(())));
+    let mut polls = 0;
+    {
+        let mut sending = std::pin::pin!(sender.send(&mut batch));
+        let counted = std::future::poll_fn(|cx| {
+            polls += 1;
+            sending.as_mut().poll(cx)
+        });
+        let waited = tokio::time::timeout(Duration::from_millis(50), counted).await;
+        assert!(waited.is_err(), "{waited:?}");
+    }
+    assert_eq!(batch.len(), 12);
+    assert!(polls <= 5, "it sleeps, and is polled {polls} times");
+}
+
 /// A layer whose `arm` never reports packets that are there: the descriptor alone does.
 struct Quiet;
 
@@ -134,6 +158,7 @@ async fn a_source_ends_once_everything_was_received() {
         };
         tokio::time::timeout(SOON, all).await.expect(text);
         assert_eq!((n, port.port().health()), (10, Health::Finished), "{text}");
+        assert_eq!(port.ready_for(Want::Room).await, Ok(true), "{text}: there is room");
     }
 }
 
@@ -170,6 +195,21 @@ async fn a_device_that_has_failed_ends_the_sending() {
         let e = port.send(&mut batch).await.unwrap_err();
         assert!(e.why.contains("Broken pipe") && batch.is_empty(), "{e}");
     }
+    let waited = async {
+        // The first wait may tell that something has changed.
+        while let Ok(true) = port.readable().await {}
+        port.readable().await
+    };
+    let e = tokio::time::timeout(SOON, waited).await.expect("the failure wakes").unwrap_err();
+    assert!(e.why.contains("Broken pipe"), "{e}");
+}
+
+#[tokio::test]
+async fn every_queue_of_a_port_wakes_its_task() {
+    let port = Port::open("null:,queues=3").unwrap();
+    let n = port.descriptors().count();
+    let registered = format!("{:?}", AsyncPort::new(port).unwrap());
+    assert_eq!((n, registered.matches("AsyncFd {").count()), (3, 3), "{registered}");
 }
 
 #[tokio::test]
