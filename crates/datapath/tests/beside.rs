@@ -41,6 +41,8 @@ fn a_stage_of_each_worker_can_send_to_a_port_beside_its_wire() {
         let e = two().beside(port, other).build().unwrap_err();
         assert_eq!((e.code, &*e.why), (Code::Topology, why));
     }
-    let e = two().keep("drops0").beside("drops0", "c").build().unwrap_err();
-    assert_eq!(e.why, "'drops0' cannot be served beside 'c'");
+    for (kept, other) in [("drops0", "c"), ("drops1", "drops1")] {
+        let e = two().keep(kept).beside("drops0", other).build().unwrap_err();
+        assert_eq!(e.why, format!("'drops0' cannot be served beside '{other}'"));
+    }
 }

@@ -218,5 +218,10 @@ mod tests {
         // Only the first fragment has the extension header, and the protocol behind it.
         let options = [17, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 8, 0, 0];
         assert_eq!(flow(60, [0, 1], options), flow(60, [0, 16], [9; 16]));
+        // A whole packet: TCP and UDP have ports, and are told apart.
+        let ports = [0, 1, 0, 23, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_ne!(flow(17, [0, 0], udp), flow(17, [0, 0], ports));
+        assert_ne!(flow(6, [0, 0], ports), flow(17, [0, 0], ports));
+        assert_eq!(flow(47, [0, 0], udp), flow(47, [0, 0], ports), "GRE has no ports");
     }
 }

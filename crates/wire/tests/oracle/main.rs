@@ -381,6 +381,11 @@ fn only_what_is_asked_for_is_answered() {
         packet.payload = [&option, more].concat();
         assert!(nd_mut(&mut packet.bytes()).is_err(), "a later option: {why}");
     }
+    packet.payload = [&option, &option[16..]].concat();
+    let mut two = packet.bytes();
+    nd_mut(&mut two).unwrap().reply(Mac([6; 6])).unwrap();
+    let kinds = [two[two.len() - 16], two[two.len() - 8]];
+    assert_eq!(kinds, [2, 1], "the first of two options with the sender's address has the answer");
     packet.payload = [&[0xff; 16][..], &option[16..]].concat();
     assert!(nd_mut(&mut packet.bytes()).is_err(), "a multicast target");
     packet.payload = option[..18].to_vec();
