@@ -27,6 +27,9 @@ const AGAIN: Disturbed = Disturbed::Again { again_max: 5, per_trial_max: 2 };
 /// at its limit sleeps only before the first packet and after the last.
 const ASLEEP_PCT: f64 = 10.0;
 
+/// The line about a path that carried nothing at any rate.
+const NOTHING: &str = "not a single packet came out of B: see if the device under test joins A and B, and if both are up\n";
+
 /// Find the highest rate that a path forwards without loss
 ///
 /// The generator sends numbered packets into A, and a sink verifies the packets that leave B. NDR is the
@@ -231,6 +234,9 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
         text += &line(found);
     }
     text += &made(outcome, limits);
+    if !outcome.trials.is_empty() && outcome.trials.iter().all(|trial| trial.forwarded == 0) {
+        text += NOTHING;
+    }
     // Only the first goal, the strictest one, gets an explanation of its limit.
     if let Some(why) = outcome.found.first().and_then(|found| limit(outcome, found, limits)) {
         text += &why;
@@ -407,6 +413,10 @@ mod tests {
         let mut carried = outcome(None);
         carried.found[0].upper_pps = None;
         assert!(text(&carried, LIMITS).contains("nothing above 2.0000 Mpps was offered"));
+        assert!(!busy.contains(NOTHING));
+        let mut apart = outcome(None);
+        apart.trials.iter_mut().for_each(|trial| trial.forwarded = 0);
+        assert!(text(&apart, LIMITS).contains(NOTHING));
     }
 
     #[test]
