@@ -7,6 +7,7 @@ use linerate_wire::checksum;
 
 use super::*;
 use crate::doctor::Level;
+use crate::host::PACKET_BYTES_MAX;
 use crate::host::testing::*;
 use crate::{Health, Obtained, Port};
 
