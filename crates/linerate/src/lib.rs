@@ -45,7 +45,7 @@ pub use linerate_port::{
     DriverCounts, DriverFlags, DriverHelp, Error, Gathers, Goal, Health, HealthKind, Kind,
     Moderated, Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace,
     Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result,
-    Spec, TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait,
+    Spec, TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units,
     wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
@@ -55,6 +55,11 @@ pub use linerate_skb::{
     compat,
 };
 pub use linerate_wire as wire;
+
+/// Waits for descriptors, and the doorbell that makes one readable: for drivers and loops of your own.
+pub mod wait {
+    pub use linerate_port::wait::{EventFd, POLL_FDS_MAX, is_writable, poll_each, poll_readable};
+}
 
 /// The numeric settings, with their ranges, defaults and effects.
 pub mod knob {

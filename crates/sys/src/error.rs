@@ -40,11 +40,15 @@ impl Error {
         self
     }
 
-    /// Creates an error of the operating system: `call` failed with `errno` while doing `what`.
+    /// Creates an error of the operating system: `call` failed with `error` while doing `what`.
     #[must_use]
-    pub fn os(code: Code, what: impl Into<String>, call: &str, errno: Errno) -> Self {
-        let text = std::io::Error::from(errno);
-        Error::new(code, what, format!("{call}: {text}"))
+    pub fn os(
+        code: Code,
+        what: impl Into<String>,
+        call: &str,
+        error: impl Into<std::io::Error>,
+    ) -> Self {
+        Error::new(code, what, format!("{call}: {}", error.into()))
     }
 
     /// Returns the class of the failure, which decides a command's exit status.

@@ -1,5 +1,6 @@
 //! Sleep of a queue's owner: arming the queue, waiting for an event, and wakers.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +8,6 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Code, Error, Result};
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::wait::{poll_each, poll_readable};
-use rustix::io::Errno;
 
 use super::Queue;
 use crate::health::Health;
@@ -340,8 +340,8 @@ pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Res
 }
 
 /// Returns the error of a failed poll(2).
-pub(crate) fn cannot_wait(errno: Errno) -> Error {
-    Error::os(Code::System, "cannot wait for packets", "poll", errno)
+pub(crate) fn cannot_wait(error: impl Into<io::Error>) -> Error {
+    Error::os(Code::System, "cannot wait for packets", "poll", error)
         .fix("allow more open files (ulimit -n), or free some memory")
 }
 

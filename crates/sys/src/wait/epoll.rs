@@ -5,10 +5,10 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::io::{self, Errno};
 
-use super::poll::{Bound, poll_readable};
+use super::poll::{Bound, poll_retrying};
 use crate::error::{Code, Error, Result, check};
 
 pub use rustix::event::epoll::{Event, EventFlags};
@@ -96,10 +96,16 @@ impl Epoll {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             // An epoll descriptor is readable when a member is ready; the member may no longer be
             // ready when it is read.
-            if n > 0 || left == Some(Duration::ZERO) || !poll_readable(&[self.as_fd()], left)? {
+            if n > 0 || left == Some(Duration::ZERO) || !self.poll(left)? {
                 return Ok(n);
             }
         }
+    }
+
+    /// Waits until a member is ready; returns false if the time is over first.
+    fn poll(&self, left: Option<Duration>) -> io::Result<bool> {
+        let mut set = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        poll_retrying(&mut set, &Bound::new(left))
     }
 
     /// Returns the events that are ready now, by epoll_wait.

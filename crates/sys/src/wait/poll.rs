@@ -2,11 +2,12 @@
 //!
 //! Source: ppoll(2).
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 
 /// Most descriptors for which [`poll_readable`] needs no allocation.
 pub const POLL_FDS_MAX: usize = 64;
@@ -56,7 +57,7 @@ pub fn poll_each(
         return Ok(is_ready);
     }
     let Some(&first) = fds.first() else {
-        return poll_retrying(&mut [], &bound);
+        return Ok(poll_retrying(&mut [], &bound)?);
     };
     // The array is on the stack; entries from fds.len() on are copies of the first, and are cut off
     // below.
@@ -68,7 +69,7 @@ pub fn poll_each(
     Ok(is_ready)
 }
 
-fn poll_retrying(set: &mut [PollFd<'_>], bound: &Bound) -> io::Result<bool> {
+pub(super) fn poll_retrying(set: &mut [PollFd<'_>], bound: &Bound) -> rustix::io::Result<bool> {
     let mut left = bound.first;
     loop {
         match rustix::event::poll(set, left.as_ref()) {

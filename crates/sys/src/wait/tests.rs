@@ -14,10 +14,10 @@ fn a_doorbell_is_readable_from_signal_to_drain() {
     assert!(!bell.drain());
     bell.signal();
     bell.signal();
-    assert_eq!(poll_readable(&[bell.as_fd()], Some(LONG)), Ok(true));
+    assert!(poll_readable(&[bell.as_fd()], Some(LONG)).unwrap());
     assert!(bell.drain());
     assert!(!bell.drain());
-    assert_eq!(poll_readable(&[bell.as_fd()], Some(Duration::ZERO)), Ok(false));
+    assert!(!poll_readable(&[bell.as_fd()], Some(Duration::ZERO)).unwrap());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_epoll_inside_an_epoll_is_readable_when_a_member_of_it_is() {
     bell.signal();
     assert_eq!(outer.wait(&mut events, Some(LONG)), Ok(1));
     assert_eq!({ events[0].data }.u64(), 9);
-    assert_eq!(poll_readable(&[outer.as_fd()], Some(Duration::ZERO)), Ok(true));
+    assert!(poll_readable(&[outer.as_fd()], Some(Duration::ZERO)).unwrap());
     assert_eq!(inner.wait(&mut events, Some(LONG)), Ok(1));
     assert_eq!({ events[0].data }.u64(), 7);
     bell.drain();
@@ -100,7 +100,7 @@ fn an_alarm_rings_at_its_time_and_not_before() {
     let at = Instant::now() + Duration::from_millis(3);
     alarm.set_at(Some(at)).unwrap();
     assert!(!alarm.drain());
-    assert_eq!(poll_readable(&[alarm.as_fd()], Some(LONG)), Ok(true));
+    assert!(poll_readable(&[alarm.as_fd()], Some(LONG)).unwrap());
     assert!(Instant::now() >= at);
     assert!(alarm.drain());
     assert!(!alarm.drain());
@@ -110,9 +110,9 @@ fn an_alarm_rings_at_its_time_and_not_before() {
 fn an_alarm_in_the_past_rings_now_and_one_turned_off_never() {
     let alarm = TimerFd::new().unwrap();
     alarm.set_at(Some(Instant::now() - Duration::from_millis(1))).unwrap();
-    assert_eq!(poll_readable(&[alarm.as_fd()], Some(LONG)), Ok(true));
+    assert!(poll_readable(&[alarm.as_fd()], Some(LONG)).unwrap());
     alarm.set_at(None).unwrap();
-    assert_eq!(poll_readable(&[alarm.as_fd()], Some(Duration::from_millis(2))), Ok(false));
+    assert!(!poll_readable(&[alarm.as_fd()], Some(Duration::from_millis(2))).unwrap());
     assert!(!alarm.drain());
 }
 
@@ -163,7 +163,7 @@ fn an_interrupted_wait_keeps_its_bound() {
             }
         });
         let start = Instant::now();
-        assert_eq!(poll_readable(&[bell.as_fd()], Some(bound)), Ok(false));
+        assert!(!poll_readable(&[bell.as_fd()], Some(bound)).unwrap());
         let polled = start.elapsed();
         let start = Instant::now();
         assert_eq!(set.wait(&mut [NO_EVENT; 1], Some(bound)), Ok(0));
@@ -179,10 +179,10 @@ fn many_descriptors_are_polled_and_none_is_a_sleep() {
     let (bell, rung) = (EventFd::new().unwrap(), EventFd::new().unwrap());
     rung.signal();
     let mut fds = [bell.as_fd(); POLL_FDS_MAX + 1];
-    assert_eq!(poll_readable(&fds, Some(Duration::ZERO)), Ok(false));
+    assert!(!poll_readable(&fds, Some(Duration::ZERO)).unwrap());
     fds[POLL_FDS_MAX] = rung.as_fd();
-    assert_eq!(poll_readable(&fds, None), Ok(true));
+    assert!(poll_readable(&fds, None).unwrap());
     fds[POLL_FDS_MAX] = bell.as_fd();
-    assert_eq!(poll_readable(&fds[1..], Some(Duration::ZERO)), Ok(false));
-    assert_eq!(poll_readable(&[], Some(Duration::from_micros(1))), Ok(false));
+    assert!(!poll_readable(&fds[1..], Some(Duration::ZERO)).unwrap());
+    assert!(!poll_readable(&[], Some(Duration::from_micros(1))).unwrap());
 }

@@ -104,7 +104,7 @@ impl<W: Write> TeeWriter<W> {
         }
         let readable = poll_readable(&[self.shared.bell.as_fd()], timeout);
         self.shared.reading().waiter.cancel();
-        Ok(readable?)
+        readable
     }
 
     /// Returns true once the capture has ended: it was stopped, has failed, or the file has reached
