@@ -65,7 +65,7 @@ impl Config {
         let config = Config {
             device: spec.arg.clone(),
             port: spec.value("port", port)?.unwrap_or(1),
-            gid: spec.value("gid", str::parse)?,
+            gid: spec.value("gid", gid)?,
             role: Role::Connect(connect.clone().unwrap_or_default()),
             is_connected: !spec.flag("datagrams")?,
             longest_bytes: spec.value("packet_mtu", mtu)?.unwrap_or(MTU) + HEADER_BYTES,
@@ -144,9 +144,16 @@ impl Config {
 /// Reads an address with or without the number of a TCP port.
 fn meeting(text: &str) -> std::result::Result<SocketAddr, String> {
     let bare = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, MEET));
-    text.parse()
+    let at: SocketAddr = text
+        .parse()
         .or_else(|_| bare())
-        .map_err(|_| "an IP address, as 10.0.0.1 or [fd00::1]:7471".to_owned())
+        .map_err(|_| "an IP address, as 10.0.0.1 or [fd00::1]:7471".to_owned())?;
+    // At port 0 the kernel would choose one, which no caller knows.
+    if at.port() == 0 {
+        Err("TCP port 0 cannot be called: leave it out".to_owned())
+    } else {
+        Ok(at)
+    }
 }
 
 fn meetings(text: &str) -> std::result::Result<Vec<SocketAddr>, String> {
@@ -177,6 +184,10 @@ fn queues(text: &str) -> std::result::Result<usize, String> {
 
 fn port(text: &str) -> std::result::Result<u8, &'static str> {
     text.parse().ok().filter(|n| *n > 0).ok_or("the number of the device's port, from 1 on")
+}
+
+fn gid(text: &str) -> std::result::Result<u8, &'static str> {
+    text.parse().map_err(|_| "the number of an address of the device's port, from 0 to 255")
 }
 
 fn mtu(text: &str) -> std::result::Result<usize, &'static str> {
@@ -263,6 +274,10 @@ mod tests {
             ("verbs:rxe0,listen=10.0.0.1,group=10.0.0.2", "address of a group"),
             ("verbs:rxe0,listen=10.0.0.1,rx=100", "power of two"),
             ("verbs:rxe0,listen=10.0.0.1,port=0", "from 1 on"),
+            ("verbs:rxe0,listen=10.0.0.1,gid=v2", "from 0 to 255"),
+            ("verbs:rxe0,listen=10.0.0.1,gid=256", "from 0 to 255"),
+            ("verbs:rxe0,listen=10.0.0.1:0", "port 0 cannot be called"),
+            ("verbs:rxe0,connect=10.0.0.1+[fd00::1]:0", "port 0 cannot be called"),
         ] {
             let e = config(text).unwrap_err();
             assert!(e.why.contains(why) || e.fix.contains(why), "{text}: {e}");
