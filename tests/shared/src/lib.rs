@@ -131,7 +131,7 @@ impl Scratch {
     }
 
     /// Writes the file `name` and the folders that it is in, and returns its path.
-    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    pub fn file(&self, name: &str, bytes: &(impl AsRef<[u8]> + ?Sized)) -> String {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, bytes).unwrap();

@@ -78,7 +78,7 @@ mod tests {
         for (thread, name) in
             [(70, "0-12"), (71, "0-9"), (72, "0-10"), (73, "01-8"), (74, "0-x-7"), (75, "0-1-6")]
         {
-            proc.file(&format!("{thread}/comm"), format!("napi/eth{name}\n"));
+            proc.file(&format!("{thread}/comm"), &format!("napi/eth{name}\n"));
         }
         let threads = named(&proc.0, "eth0");
         assert_eq!(threads, [(71, Some(9)), (72, Some(10)), (70, Some(12))]);

@@ -22,7 +22,7 @@ impl Machine {
     /// have a small capacity.
     fn new(sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
         let (at, all_cores) = (Scratch::new(), sockets * cores);
-        let write = |file: String, text: String| drop(at.file(&file, text + "\n"));
+        let write = |file: String, text: String| drop(at.file(&file, &(text + "\n")));
         // Siblings as most machines number them: first threads of all cores, then second ones.
         for cpu in 0..all_cores * threads {
             let core = cpu % all_cores;

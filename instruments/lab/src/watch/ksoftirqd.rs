@@ -43,7 +43,7 @@ mod tests {
         for (id, name, line) in
             [("14", "ksoftirqd/3", ""), ("15", "ksoftirqd/4", "ksoftirqd/4\0"), ("16", "sh", "")]
         {
-            proc.file(&format!("{id}/comm"), format!("{name}\n"));
+            proc.file(&format!("{id}/comm"), &format!("{name}\n"));
             proc.file(&format!("{id}/cmdline"), line);
             proc.file(&format!("{id}/schedstat"), "1700 20 3\n");
         }

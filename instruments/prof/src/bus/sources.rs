@@ -137,7 +137,7 @@ mod tests {
         pmus.write("uncore_imc_free_running_0", &[("format/event", "config:0-7")]);
         pmus.event("uncore_imc_free_running_0", "data_read", "event=0xff", "1");
         pmus.event("uncore_imc_free_running_0", "data_write", "event=0xff", "1");
-        let found = of_controllers(pmus.path()).unwrap();
+        let found = of_controllers(&pmus.0.0).unwrap();
         let told: Vec<_> = found
             .iter()
             .map(|s| (s.event.name.as_str(), s.event.type_, s.event.config, s.is_write))
@@ -160,7 +160,7 @@ mod tests {
             "amd_umc_0",
             &[("format/event", "config:0-7"), ("format/rdwrmask", "config:8-9")],
         );
-        let found = of_controllers(pmus.path()).unwrap();
+        let found = of_controllers(&pmus.0.0).unwrap();
         let told: Vec<_> = found.iter().map(|s| (s.event.config, s.bytes, s.is_write)).collect();
         assert_eq!(told, [(0x10a, 64.0, false), (0x20a, 64.0, true)]);
     }
@@ -169,19 +169,19 @@ mod tests {
     fn without_events_of_bytes_the_reason_is_told() {
         let pmus = Pmus::new();
         let none = "the kernel shows no counters of memory controllers";
-        assert_eq!(of_controllers(pmus.path()).unwrap_err(), none);
+        assert_eq!(of_controllers(&pmus.0.0).unwrap_err(), none);
         pmus.write("amd_df", &[("type", "11"), ("cpumask", "0"), ("format/event", "config:0-7")]);
-        let why = of_controllers(pmus.path()).unwrap_err();
+        let why = of_controllers(&pmus.0.0).unwrap_err();
         assert_eq!(why, "amd_df names no event of bytes read and written");
         // Terms and formats that are not understood are left out.
         let name = "uncore_imc";
         pmus.write(name, &[("type", "12"), ("cpumask", "0"), ("format/event", "config1:0-7")]);
         pmus.event(name, "data_reads", "event=0x01", "1");
         pmus.event(name, "data_writes", "event=0x02", "1");
-        assert!(of_controllers(pmus.path()).is_err());
+        assert!(of_controllers(&pmus.0.0).is_err());
         for format in ["config:60-70", "config:7-0", "config:", ""] {
             pmus.write(name, &[("format/event", format)]);
-            let bits = config(&pmus.path().join(name), "event=0xffffffffffffffff");
+            let bits = config(&pmus.0.0.join(name), "event=0xffffffffffffffff");
             assert_eq!(bits, None, "{format}");
         }
     }
@@ -201,16 +201,16 @@ mod tests {
     #[test]
     fn events_of_another_unit_than_mib_are_none_and_a_term_without_a_value_is_one() {
         let pmus = Pmus::new();
-        let (name, pmu) = ("uncore_imc", pmus.path().join("uncore_imc"));
+        let (name, pmu) = ("uncore_imc", pmus.0.0.join("uncore_imc"));
         pmus.write(name, &[("type", "12"), ("cpumask", "0"), ("format/event", "config:0-7")]);
         pmus.write(name, &[("format/edge", "config:18")]);
         pmus.event(name, "data_reads", "event=0x01,edge", "1");
         pmus.event(name, "data_writes", "event=0x02", "1");
         let configs: Vec<u64> =
-            of_controllers(pmus.path()).unwrap().iter().map(|source| source.event.config).collect();
+            of_controllers(&pmus.0.0).unwrap().iter().map(|source| source.event.config).collect();
         assert_eq!(configs, [0x4_0001, 2]);
         assert_eq!(config(&pmu, "edge=0,event=3"), Some(3));
         pmus.write(name, &[("events/data_writes.unit", "Joules\n")]);
-        assert!(of_controllers(pmus.path()).is_err());
+        assert!(of_controllers(&pmus.0.0).is_err());
     }
 }

@@ -1,6 +1,5 @@
 //! Tests of the bus with a folder like the kernel's event sources.
 
-use std::path::Path;
 use std::time::Duration;
 
 use linerate_testing::Scratch;
@@ -8,15 +7,11 @@ use linerate_testing::Scratch;
 use super::*;
 
 /// A folder like `/sys/bus/event_source/devices`.
-pub(super) struct Pmus(Scratch);
+pub(super) struct Pmus(pub Scratch);
 
 impl Pmus {
     pub(super) fn new() -> Pmus {
         Pmus(Scratch::new())
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0.0
     }
 
     /// Writes files of an event source.
@@ -69,7 +64,7 @@ fn a_proxy_claims_no_bound_and_says_what_its_events_do_not_see() {
 #[test]
 fn a_machine_that_cannot_count_says_why() {
     let pmus = Pmus::new();
-    let bus = Counting::start_on(pmus.path(), Family::Unknown).stop();
+    let bus = Counting::start_on(&pmus.0.0, Family::Unknown).stop();
     let told = bus.told(None);
     assert!(
         told.starts_with("memory n/a (the kernel shows no counters of memory controllers"),
@@ -81,7 +76,7 @@ fn a_machine_that_cannot_count_says_why() {
     pmus.write("uncore_imc_0", &files);
     pmus.event("uncore_imc_0", "cas_count_read", "event=0x0", "1");
     pmus.event("uncore_imc_0", "cas_count_write", "event=0x0", "1");
-    let told = Counting::start_on(pmus.path(), Family::Unknown).stop().told(None);
+    let told = Counting::start_on(&pmus.0.0, Family::Unknown).stop().told(None);
     assert!(told.starts_with("memory n/a (uncore_imc_0/cas_count_read/: "), "{told}");
     assert!(told.contains("perf_event_open"), "{told}");
     let fixes = ["run on hardware", "linerate profile events", "sysctl", "in a container"];
@@ -100,7 +95,7 @@ fn counters_of_each_listed_cpu_are_opened_and_add_up() {
         // Eight times as many bytes for each count.
         pmus.event(name, "cas_count_write", "event=0x0", "8");
     }
-    let counting = Counting::start_on(pmus.path(), Family::Unknown);
+    let counting = Counting::start_on(&pmus.0.0, Family::Unknown);
     std::thread::sleep(Duration::from_millis(20));
     let traffic = match counting.stop() {
         Bus::Memory(traffic) => traffic,

@@ -130,7 +130,7 @@ mod tests {
         for (id, ticks) in [("11", "1 2"), ("12", "10 20"), ("30", "100 200")] {
             let stat = format!("{id} (x) R 1 7 7 0 -1 4194560 1 0 0 0 {ticks} 5 6 20 0 1 0 99");
             let folder = if id == "30" { "" } else { "self/task/" };
-            proc.file(&format!("{folder}{id}/stat"), stat);
+            proc.file(&format!("{folder}{id}/stat"), &stat);
         }
         proc.file("self/task/11/children", "");
         proc.file("self/task/12/children", "30 ");
