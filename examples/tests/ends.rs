@@ -5,26 +5,11 @@ use std::fs;
 use std::process::Command;
 
 use linerate_tests::capture::Folder;
-use linerate_tests::or_skip;
 use linerate_tests::process::{Process, Signal};
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{example, or_skip};
 
-const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
-const BRIDGE: &str = env!("CARGO_BIN_EXE_bridge");
-const DECAP: &str = env!("CARGO_BIN_EXE_decap");
-const DNS: &str = env!("CARGO_BIN_EXE_dns");
-const ECHO: &str = env!("CARGO_BIN_EXE_echo");
-const ECHO_MIO: &str = env!("CARGO_BIN_EXE_echo_mio");
-const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
-const GEN: &str = env!("CARGO_BIN_EXE_gen");
-const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
-const NAT: &str = env!("CARGO_BIN_EXE_nat");
-const README: &str = env!("CARGO_BIN_EXE_readme");
-const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
-const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
-const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
-const WIRE: &str = env!("CARGO_BIN_EXE_wire");
 const SERVER: &str = "02:00:00:00:01:01=10.9.0.1";
 
 #[test]
@@ -34,24 +19,24 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
     let folder = Folder::new();
     let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
     // Its interface is the other end of w0, and is deleted with it.
-    let readme = west.start(Command::new(README));
+    let readme = west.start(Command::new(example!("readme")));
     until_true("README's port", SOON, || readme.stdout().ends_with('\n'));
     let mut programs = vec![("readme", readme)];
     for (i, (name, program, args)) in [
-        ("echo", ECHO, &["7777", "packet:w0"][..]),
-        ("echo_mio", ECHO_MIO, &["packet:w0"]),
-        ("echo_tokio", ECHO_TOKIO, &["packet:w0", "120s"]),
-        ("macswap", MACSWAP, &["packet:w0"]),
-        ("wire", WIRE, &["packet:w0", "packet:e0", "null:", "120s"]),
-        ("bridge", BRIDGE, &["packet:w0", "packet:e0", "120s"]),
-        ("gen", GEN, &["packet:w0", "120s"]),
-        ("responder", RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"]),
-        ("nat", NAT, &["packet:w0", "packet:e0", "10.7.0.254"]),
-        ("balancer", BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER]),
-        ("decap", DECAP, &["packet:w0", "packet:e0", "10.9.0.1"]),
-        ("dns", DNS, &["packet:w0"]),
-        ("smoltcp", SMOLTCP, &["packet:w0", "10.7.0.9/24"]),
-        ("splitter", SPLITTER, &["packet:w0", &parts[0], &parts[1]]),
+        ("echo", example!("echo"), &["7777", "packet:w0"][..]),
+        ("echo_mio", example!("echo_mio"), &["packet:w0"]),
+        ("echo_tokio", example!("echo_tokio"), &["packet:w0", "120s"]),
+        ("macswap", example!("macswap"), &["packet:w0"]),
+        ("wire", example!("wire"), &["packet:w0", "packet:e0", "null:", "120s"]),
+        ("bridge", example!("bridge"), &["packet:w0", "packet:e0", "120s"]),
+        ("gen", example!("gen"), &["packet:w0", "120s"]),
+        ("responder", example!("responder"), &["packet:w0", "10.7.0.9", "fd00::9"]),
+        ("nat", example!("nat"), &["packet:w0", "packet:e0", "10.7.0.254"]),
+        ("balancer", example!("balancer"), &["packet:w0", "packet:e0", "10.7.0.100", SERVER]),
+        ("decap", example!("decap"), &["packet:w0", "packet:e0", "10.9.0.1"]),
+        ("dns", example!("dns"), &["packet:w0"]),
+        ("smoltcp", example!("smoltcp"), &["packet:w0", "10.7.0.9/24"]),
+        ("splitter", example!("splitter"), &["packet:w0", &parts[0], &parts[1]]),
     ]
     .into_iter()
     .enumerate()

@@ -15,15 +15,7 @@ use linerate_tests::process::Process;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::traffic::{curl, ping, serve_http};
 use linerate_tests::wait::{SOON, until, until_true};
-use linerate_tests::{available, installed, or_skip, scenario};
-
-const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
-const DECAP: &str = env!("CARGO_BIN_EXE_decap");
-const DNS: &str = env!("CARGO_BIN_EXE_dns");
-const NAT: &str = env!("CARGO_BIN_EXE_nat");
-const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
-const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
-const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
+use linerate_tests::{available, example, installed, or_skip, scenario};
 
 /// An address that no host has: only a program answers for it.
 const NO_HOST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
@@ -52,7 +44,7 @@ fn asked_by_dig(text: &str) {
     let hosts = or_skip!(Hosts::new());
     // Otherwise a veth accepts any checksum, as one that is still to be completed.
     without_checksums(&hosts.middle, "w0");
-    let dns = or_skip!(start(&hosts.middle, DNS, &[text], &[text]));
+    let dns = or_skip!(start(&hosts.middle, example!("dns"), &[text], &[text]));
     let (asker, name) = asker(&hosts, text);
     or_skip!(turn_ipv6_on(asker, name));
     for address in [NO_HOST.to_string(), NO_HOST_V6.to_string()] {
@@ -82,8 +74,12 @@ fn curl_is_answered_by_smoltcp_over_xdp() {
 fn asked_by_curl(text: &str) {
     or_skip!(installed("curl"));
     let hosts = or_skip!(Hosts::new());
-    let server =
-        or_skip!(start(&hosts.middle, SMOLTCP, &[text, &format!("{NO_HOST}/24")], &[text]));
+    let server = or_skip!(start(
+        &hosts.middle,
+        example!("smoltcp"),
+        &[text, &format!("{NO_HOST}/24")],
+        &[text]
+    ));
     for bytes in [22; 9].into_iter().chain([2_200_000]) {
         // A client that leaves without a request does not keep its socket; there are eight.
         hosts.west.run(|| drop(TcpStream::connect((NO_HOST, 80)).unwrap()));
@@ -102,7 +98,7 @@ fn asked_by_curl(text: &str) {
 fn smoltcp_waits_for_a_request_that_comes_in_pieces_but_not_for_ever() {
     let hosts = or_skip!(Hosts::new());
     let (text, address) = ("packet:w0", format!("{NO_HOST}/24"));
-    let server = or_skip!(start(&hosts.middle, SMOLTCP, &[text, &address], &[text]));
+    let server = or_skip!(start(&hosts.middle, example!("smoltcp"), &[text, &address], &[text]));
     let connect = || hosts.west.run(|| TcpStream::connect((NO_HOST, 80)));
 
     let mut client = connect().unwrap();
@@ -128,13 +124,13 @@ fn smoltcp_refuses_a_port_with_two_queues() {
     let hosts = or_skip!(Hosts::with_queues(2));
     or_skip!(available(hosts.middle.run(|| Port::open("xdp:w0").map(drop))));
     let address = format!("{NO_HOST}/24");
-    let mut command = Command::new(SMOLTCP);
+    let mut command = Command::new(example!("smoltcp"));
     command.args(["xdp:w0,all", &address]);
     let refused = hosts.middle.start(command).finish(LONG);
     assert_eq!(refused.code(), 1, "{refused:?}");
     assert!(refused.stderr.contains("queues=0,rss=even"), "{refused:?}");
     let text = "xdp:w0,all,queues=0";
-    assert_whole(or_skip!(start(&hosts.middle, SMOLTCP, &[text, &address], &[text])));
+    assert_whole(or_skip!(start(&hosts.middle, example!("smoltcp"), &[text, &address], &[text])));
 }
 
 #[test]
@@ -162,7 +158,7 @@ fn ping_is_answered_beside_a_host_that_answers_its_own() {
         // The program ends after 20 answers: pings to its address, and the ARP request before them. Any other packet
         // that it took would count too.
         let args = [&text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "20"];
-        let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[&text]));
+        let responder = or_skip!(start(&hosts.middle, example!("responder"), &args, &[&text]));
         or_skip!(ping(&hosts.west, MIDDLE, 56, 20));
         or_skip!(ping(&hosts.west, NO_HOST, 56, 20));
         assert_whole(responder);
@@ -172,7 +168,7 @@ fn ping_is_answered_beside_a_host_that_answers_its_own() {
 fn asked_by_ping(text: &str) {
     let hosts = or_skip!(Hosts::new());
     let args = [text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "70"];
-    let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[text]));
+    let responder = or_skip!(start(&hosts.middle, example!("responder"), &args, &[text]));
     let (asker, name) = asker(&hosts, text);
     or_skip!(turn_ipv6_on(asker, name));
     for size in [0, 56, 1400] {
@@ -201,7 +197,7 @@ fn a_host_behind_one_address_is_served_from_packet_to_xdp() {
 fn hidden(inside: &str, outside: &str) {
     let hosts = or_skip!(Hosts::new());
     let args = [inside, outside, "10.7.0.254"];
-    let nat = or_skip!(start(&hosts.middle, NAT, &args, &[inside, outside]));
+    let nat = or_skip!(start(&hosts.middle, example!("nat"), &args, &[inside, outside]));
     let _server = serve_http(&hosts.east, EAST, "east");
     let line = or_skip!(curl(&hosts.west, WEST, EAST));
     assert!(line.starts_with("east serves 10.7.0.254:"), "{line}");
@@ -258,9 +254,9 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
 
     let servers = ["02:00:00:00:01:01=10.9.0.1", "02:00:00:00:01:02=10.9.0.2"];
     let args = [&near[..], &[ADDRESS], &servers].concat();
-    let balancer = or_skip!(start(&hosts.middle, BALANCER, &args, &near));
+    let balancer = or_skip!(start(&hosts.middle, example!("balancer"), &args, &near));
     let args = [&far[..], &["10.9.0.1", "10.9.0.2"]].concat();
-    let decap = or_skip!(start(&tunnel, DECAP, &args, &far));
+    let decap = or_skip!(start(&tunnel, example!("decap"), &args, &far));
 
     let mut served = BTreeMap::new();
     let _servers = [(&hosts.east, "east"), (&second, "second")].map(|(netns, name)| {
@@ -295,9 +291,9 @@ fn tunnels_start_and_end_at_their_own_port_and_address_only() {
     let write = format!("pcap:{written},write");
     let (read, write, end) = (read.as_str(), write.as_str(), "10.9.0.1");
     for (program, args, first) in [
-        (DECAP, &[read, write, end][..], &datagram(0)),
-        (DECAP, &[write, read, end], &packets[0]),
-        (BALANCER, &[write, read, end, "02:00:00:00:01:01=10.9.9.9"], &packets[0]),
+        (example!("decap"), &[read, write, end][..], &datagram(0)),
+        (example!("decap"), &[write, read, end], &packets[0]),
+        (example!("balancer"), &[write, read, end, "02:00:00:00:01:01=10.9.9.9"], &packets[0]),
     ] {
         let mut command = Command::new(program);
         command.args(args);
@@ -328,7 +324,7 @@ fn a_capture_is_split_by_flow_without_a_loss() {
     let all = frames.iter().zip(1..).fold(Pcap::new(), |pcap, (frame, i)| pcap.record(i, frame));
     let all = folder.file("all.pcap", &all.0);
     let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
-    let mut splitter = Command::new(SPLITTER);
+    let mut splitter = Command::new(example!("splitter"));
     splitter.arg(format!("pcap:{all}")).args(&parts);
     let splitter = Process::start(splitter, |mut command| command.spawn());
     let ledger = assert_whole(splitter);

@@ -14,7 +14,7 @@ use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::Session;
 use linerate_tests::wait::{SOON, until, until_true};
-use linerate_tests::{available, or_skip, traffic};
+use linerate_tests::{available, example, or_skip, traffic};
 
 /// An address that no host has: only the example answers for it.
 const ECHO: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
@@ -24,20 +24,9 @@ const BYTES: usize = 16 << 20;
 /// Longest time an example may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-const COMPAT_BIN: &str = env!("CARGO_BIN_EXE_compat");
-const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
-const ECHO_MIO_BIN: &str = env!("CARGO_BIN_EXE_echo_mio");
-const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
-const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
-const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
-const OWN_DRIVER_BIN: &str = env!("CARGO_BIN_EXE_own_driver");
-const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
-const README_BIN: &str = env!("CARGO_BIN_EXE_readme");
-const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
-
 #[test]
 fn packets_in_the_kernels_words_are_freed_on_another_thread() {
-    let done = start(COMPAT_BIN, &[]).finish(LONG);
+    let done = start(example!("compat"), &[]).finish(LONG);
     assert_whole(&done);
     assert!(done.stdout.contains("25600 cloned, 25600 freed by the application"), "{done:?}");
     assert!(done.stdout.contains("created 51200 = sent 0 + consumed 51200"), "{done:?}");
@@ -45,7 +34,7 @@ fn packets_in_the_kernels_words_are_freed_on_another_thread() {
 
 #[test]
 fn echo_tokio_answers_itself() {
-    let done = start(ECHO_TOKIO_BIN, &[]).finish(LONG);
+    let done = start(example!("echo_tokio"), &[]).finish(LONG);
     assert_whole(&done);
     assert!(done.stdout.contains("12800 answers, all right"), "{done:?}");
     assert!(done.stdout.contains("created 12800 = sent 0 + consumed 12800"), "{done:?}");
@@ -53,7 +42,7 @@ fn echo_tokio_answers_itself() {
 
 #[test]
 fn the_generator_reports_its_pace() {
-    let done = start(GEN_BIN, &[]).finish(LONG);
+    let done = start(example!("gen"), &[]).finish(LONG);
     assert_whole(&done);
     let (pace, ledger) = done.stdout.split_once('\n').unwrap();
     let (asked, sent) = (number_after(pace, "asked "), number_after(pace, "  sent "));
@@ -64,7 +53,7 @@ fn the_generator_reports_its_pace() {
 
 #[test]
 fn the_guard_runs_on_generated_traffic() {
-    let done = start(WIRE_BIN, &["gen:,rate=100kpps,count=5000", "sink:"]).finish(LONG);
+    let done = start(example!("wire"), &["gen:,rate=100kpps,count=5000", "sink:"]).finish(LONG);
     assert_whole(&done);
     // A mirrored packet counts once more as created and as sent.
     assert!(done.stdout.contains("created 5005 = sent 5005"), "{done:?}");
@@ -76,25 +65,25 @@ fn an_argument_that_is_not_utf_8_is_an_error_that_says_so() {
         env!("CARGO_BIN_EXE_balancer"),
         env!("CARGO_BIN_EXE_decap"),
         env!("CARGO_BIN_EXE_dns"),
-        ECHO_BIN,
-        ECHO_MIO_BIN,
-        ECHO_TOKIO_BIN,
-        FABRIC_READER_BIN,
-        GEN_BIN,
+        example!("echo"),
+        example!("echo_mio"),
+        example!("echo_tokio"),
+        example!("fabric_reader"),
+        example!("gen"),
         env!("CARGO_BIN_EXE_macswap"),
         env!("CARGO_BIN_EXE_nat"),
-        OWN_DRIVER_BIN,
-        POOL_BIN,
+        example!("own_driver"),
+        example!("pool"),
         env!("CARGO_BIN_EXE_responder"),
         env!("CARGO_BIN_EXE_smoltcp"),
         env!("CARGO_BIN_EXE_splitter"),
-        WIRE_BIN,
+        example!("wire"),
     ] {
         let mut command = command(program, &[]);
         command.arg(OsStr::from_bytes(b"pcap:\xff"));
         let done = Process::start(command, |mut command| command.spawn()).finish(LONG);
         assert!(done.code() != 0 && !done.stderr.contains("panicked"), "{program}: {done:?}");
-        let is_ours = program == OWN_DRIVER_BIN; // the command's own message
+        let is_ours = program == example!("own_driver"); // the command's own message
         let told =
             is_ours || done.stderr.contains("argument 1 is not UTF-8: pcap:\u{fffd}; rename");
         assert!(told, "{program}: {done:?}");
@@ -103,23 +92,23 @@ fn an_argument_that_is_not_utf_8_is_an_error_that_says_so() {
 
 #[test]
 fn the_command_forwards_from_a_driver_of_the_programs_own() {
-    let done = start(OWN_DRIVER_BIN, &["forward", "imix:1000", "sink:"]).finish(LONG);
+    let done = start(example!("own_driver"), &["forward", "imix:1000", "sink:"]).finish(LONG);
     assert_eq!(done.code(), 0, "{done:?}");
     let ledger = "rx 0 + created 1,000 = tx 1,000 + drop 0 + in flight 0   OK";
     assert!(done.stdout.contains(ledger), "{done:?}");
-    let help = start(OWN_DRIVER_BIN, &["--help"]).finish(LONG).stdout;
+    let help = start(example!("own_driver"), &["--help"]).finish(LONG).stdout;
     assert!(help.contains("\n  null:[size=60]") && help.contains("\n  imix\n"), "{help}");
     for misspelt in ["imx:1000", "imix:1000,size=9", "imix:many"] {
-        let refused = start(OWN_DRIVER_BIN, &["forward", misspelt, "sink:"]).finish(LONG);
+        let refused = start(example!("own_driver"), &["forward", misspelt, "sink:"]).finish(LONG);
         assert_eq!(refused.code(), 2, "{refused:?}");
     }
-    let fine = start(OWN_DRIVER_BIN, &["doctor", "imix:10"]).finish(LONG);
+    let fine = start(example!("own_driver"), &["doctor", "imix:10"]).finish(LONG);
     assert!(fine.stdout.starts_with("ok    opens: "), "{fine:?}");
 }
 
 #[test]
 fn the_pool_alone_carries_datagrams_to_another_thread() {
-    let pool = start(POOL_BIN, &["127.0.0.1:0", "64"]);
+    let pool = start(example!("pool"), &["127.0.0.1:0", "64"]);
     let address = until("its address", SOON, || {
         let said = pool.stderr();
         let line = said.lines().next().filter(|_| said.ends_with('\n'))?;
@@ -147,7 +136,7 @@ fn fabric_reader_sees_every_packet_without_a_copy() {
     let folder = Folder::new();
     let path = folder.path("fabric.sock");
     let path = path.as_str();
-    let reader = start(FABRIC_READER_BIN, &[path, "3001"]);
+    let reader = start(example!("fabric_reader"), &[path, "3001"]);
     until_true("its socket", SOON, || reader.stderr().contains("waiting at"));
     let port = Port::open(&format!("memif:{path},size=256")).unwrap();
     let pool = port.pool().clone();
@@ -192,15 +181,15 @@ fn datagram(port: u16, number: usize) -> Vec<u8> {
 
 #[test]
 fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
-    let done = start(ECHO_BIN, &[]).finish(LONG);
+    let done = start(example!("echo"), &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: echo 7777 eth0"), "{done:?}");
-    let done = start(ECHO_BIN, &["7777", "packt:eth0"]).finish(LONG);
+    let done = start(example!("echo"), &["7777", "packt:eth0"]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("did you mean packet:eth0"), "{done:?}");
-    let done = start(POOL_BIN, &[]).finish(LONG);
+    let done = start(example!("pool"), &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: pool"), "{done:?}");
-    let done = start(FABRIC_READER_BIN, &[]).finish(LONG);
+    let done = start(example!("fabric_reader"), &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: fabric_reader"), "{done:?}");
-    let done = start(FABRIC_READER_BIN, &["/no/such/directory/x.sock"]).finish(LONG);
+    let done = start(example!("fabric_reader"), &["/no/such/directory/x.sock"]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("directory"), "{done:?}");
 }
 
@@ -208,7 +197,7 @@ fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
 fn echo_answers_every_datagram_of_a_kernel_client() {
     for device in ["w0", "packet:w0", "packet:w0,udp=7777"] {
         let hosts = or_skip!(hosts());
-        let echo = hosts.middle.start(command(ECHO_BIN, &["7777", device, "300"]));
+        let echo = hosts.middle.start(command(example!("echo"), &["7777", device, "300"]));
         // The program prints the mode that it obtained.
         until_true("the port", SOON, || echo.stderr().ends_with('\n'));
         assert_answered(&hosts.west, ECHO, 300);
@@ -221,7 +210,7 @@ fn echo_answers_every_datagram_of_a_kernel_client() {
 #[test]
 fn echo_mio_answers_every_datagram_until_its_input_ends() {
     let hosts = or_skip!(hosts());
-    let echo = hosts.middle.start(command(ECHO_MIO_BIN, &["packet:w0"]));
+    let echo = hosts.middle.start(command(example!("echo_mio"), &["packet:w0"]));
     hosts.wait_for_packet_port("w0");
     assert_answered(&hosts.west, ECHO, 300);
     let done = echo.finish(LONG);
@@ -232,7 +221,7 @@ fn echo_mio_answers_every_datagram_until_its_input_ends() {
 #[test]
 fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     let hosts = or_skip!(hosts());
-    let echo = hosts.middle.start(command(ECHO_TOKIO_BIN, &["packet:w0", "3s"]));
+    let echo = hosts.middle.start(command(example!("echo_tokio"), &["packet:w0", "3s"]));
     hosts.wait_for_packet_port("w0");
     assert_answered(&hosts.west, ECHO, 300);
     let done = echo.finish(LONG);
@@ -246,10 +235,10 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
 fn echoes_do_not_answer_services() {
     let text = "packet:eth0,udp=7777";
     for (program, args, services) in [
-        (ECHO_BIN, &["7777", text][..], &[UDP_PORT, 7][..]),
-        (ECHO_MIO_BIN, &[text], &[UDP_PORT, 7]),
-        (ECHO_TOKIO_BIN, &[text, "120s"], &[UDP_PORT, 7]),
-        (README_BIN, &[], &[UDP_PORT]),
+        (example!("echo"), &["7777", text][..], &[UDP_PORT, 7][..]),
+        (example!("echo_mio"), &[text], &[UDP_PORT, 7]),
+        (example!("echo_tokio"), &[text, "120s"], &[UDP_PORT, 7]),
+        (example!("readme"), &[], &[UDP_PORT]),
     ] {
         let hosts = or_skip!(Hosts::new());
         let address = Ipv4Addr::new(10, 7, 0, 5);
@@ -273,9 +262,10 @@ fn echoes_do_not_answer_services() {
 #[test]
 fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
     let port = format!("xdp:w0,udp={UDP_PORT}");
-    for (program, args) in
-        [(ECHO_BIN, vec!["7777", &port, "300"]), (ECHO_TOKIO_BIN, vec![&port, "4s"])]
-    {
+    for (program, args) in [
+        (example!("echo"), vec!["7777", &port, "300"]),
+        (example!("echo_tokio"), vec![&port, "4s"]),
+    ] {
         let hosts = or_skip!(hosts());
         let address = Ipv4Addr::new(10, 7, 0, 5);
         hosts.middle.ip(&format!("addr add {address}/24 dev w0"));
@@ -306,7 +296,7 @@ fn the_guard_joins_two_hosts_and_mirrors() {
     let folder = Folder::new();
     let file = folder.path("mirror.pcapng");
     let mirror = format!("pcap:{file}");
-    let guard = command(WIRE_BIN, &["packet:w0", "packet:e0", &mirror, "10s"]);
+    let guard = command(example!("wire"), &["packet:w0", "packet:e0", &mirror, "10s"]);
     let guard = hosts.middle.start(guard);
     hosts.wait_for_packet_port("w0");
     hosts.wait_for_packet_port("e0");

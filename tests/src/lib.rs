@@ -48,6 +48,14 @@ macro_rules! or_skip {
     };
 }
 
+/// Returns the path of an example's program, for the examples' own tests.
+#[macro_export]
+macro_rules! example {
+    ($name:literal) => {
+        env!(concat!("CARGO_BIN_EXE_", $name))
+    };
+}
+
 /// Checks that the program `name` is installed.
 ///
 /// # Errors
