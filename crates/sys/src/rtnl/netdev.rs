@@ -66,22 +66,10 @@ impl XdpFeatures {
         self.bits & 1 != 0
     }
 
-    /// Returns true if the driver itself passes packets to AF_XDP sockets.
-    #[must_use]
-    pub fn redirects(self) -> bool {
-        self.bits & 2 != 0
-    }
-
     /// Returns true if the driver reads and writes the frames of AF_XDP sockets in place.
     #[must_use]
     pub fn has_zero_copy(self) -> bool {
         self.bits & 8 != 0
-    }
-
-    /// Returns true if programs can receive packets in several frames.
-    #[must_use]
-    pub fn has_several_frames(self) -> bool {
-        self.bits & 32 != 0
     }
 
     /// Returns the features with the names that the kernel's tools use; unknown features as
@@ -151,7 +139,7 @@ mod tests {
             let Some(features) = XdpFeatures::of(&v0).unwrap() else {
                 return eprintln!("skipped: this kernel does not say");
             };
-            assert!(features.has_programs() && features.redirects(), "{features:?}");
+            assert!(features.has_programs(), "{features:?}");
             assert!(!features.has_zero_copy(), "{features:?}");
             assert_eq!(features.words()[..2], ["basic", "redirect"]);
             let lo = XdpFeatures::of(&Interface::open("lo").unwrap()).unwrap().unwrap();
@@ -172,7 +160,7 @@ mod tests {
         let features = read(&whole).unwrap();
         assert_eq!(features.zero_copy_frames_max, Some(17));
         assert_eq!(features.words(), ["basic", "redirect", "xsk-zerocopy", "0x100"]);
-        assert!(features.has_zero_copy() && !features.has_several_frames());
+        assert!(features.has_zero_copy());
         assert!((0..whole.len()).all(|len| read(&whole[..len]).is_none()));
         let mut endless = whole;
         endless[4..6].fill(0);
