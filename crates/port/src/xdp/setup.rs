@@ -106,10 +106,10 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
 /// An interface that gives the port its packets, each as the port needs it.
 struct Ready {
     attached: Arc<Attached>,
-    /// Where the program runs; `None` if that is not known.
+    /// The place of the program; `None` if it is not known.
     mode: Option<Mode>,
     checksums: Checksums,
-    /// What was changed, or could not be.
+    /// Notes of changes that were made, or could not be.
     notes: Vec<String>,
 }
 
