@@ -16,9 +16,10 @@
 //! the [`Memory`] in which indices and slots lie. [`Heap`] is process memory ([`heap()`] makes both
 //! halves), [`Mapped`] is memory that a kernel or a peer process maps too.
 //!
-//! - **Owner**: each half owns its side; an entry is plain data (`Copy`), and the code that gives it its
-//!   meaning drains the ring before the halves go.
-//! - **Thread**: each half is `Send` and used by one thread at a time; neither is `Sync` or `Clone`.
+//! - **Owner**: each half owns its side; an entry is plain data (`Copy`), and the code that gives
+//!   it its meaning drains the ring before the halves go.
+//! - **Thread**: each half is `Send` and used by one thread at a time; neither is `Sync` or
+//!   `Clone`.
 //! - **Invariants**: `0 <= producer - consumer <= len` in wrapping arithmetic, as each half sees it
 //!   and whatever the peer writes; an index that breaks it is counted (`corrupt`) and not used. A
 //!   slot is never published unwritten and never read unpublished.

@@ -1,11 +1,13 @@
 //! A signal to an eventfd that never blocks, even if another holder of the eventfd has filled its
 //! counter or made it blocking.
 //!
-//! write(2) waits at a counter that is full, if another holder has made the open file blocking. The completion
-//! of an asynchronous request signals an eventfd as the kernel's own drivers do: a full counter stays full, and
-//! no one waits. The request is a read of no bytes, which is complete when it is submitted.
+//! write(2) waits at a counter that is full, if another holder has made the open file blocking. The
+//! completion of an asynchronous request signals an eventfd as the kernel's own drivers do: a full
+//! counter stays full, and no one waits. The request is a read of no bytes, which is complete when
+//! it is submitted.
 //!
-//! Source: io_submit(2), include/uapi/linux/aio_abi.h, fs/aio.c and fs/eventfd.c (`eventfd_signal`).
+//! Source: io_submit(2), include/uapi/linux/aio_abi.h, fs/aio.c and fs/eventfd.c
+//!         (`eventfd_signal`).
 
 use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -152,7 +154,8 @@ mod tests {
     use crate::wait::EventFd;
     use std::os::fd::AsFd;
 
-    /// Returns true, with a message, if the kernel has no asynchronous requests, or no context left for them.
+    /// Returns true, with a message, if the kernel has no asynchronous requests, or no context left
+    /// for them.
     fn has_no_contexts() -> bool {
         if cfg!(any(miri, not(target_endian = "little"))) {
             println!("skipped: asynchronous requests are for machines that are little-endian");

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 /// A setup failure, described so that the reader can act on it.
 ///
-/// `Display` prints `what: why (fix: …)` on one line, and no parenthesis without a remedy; the command line prints the four
-/// parts apart.
+/// `Display` prints `what: why (fix: …)` on one line, and no parenthesis without a remedy; the
+/// command line prints the four parts apart.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {
@@ -77,9 +77,9 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Wraps the error, under the nearest kind of its code: `E-NODEV` is [`ErrorKind::NotFound`], `E-PERM` is
-/// [`ErrorKind::PermissionDenied`], a code of [`Kind::Usage`] is [`ErrorKind::InvalidInput`]. A code without a kind is
-/// [`ErrorKind::Other`].
+/// Wraps the error, under the nearest kind of its code: `E-NODEV` is [`ErrorKind::NotFound`],
+/// `E-PERM` is [`ErrorKind::PermissionDenied`], a code of [`Kind::Usage`] is
+/// [`ErrorKind::InvalidInput`]. A code without a kind is [`ErrorKind::Other`].
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> Self {
         std::io::Error::new(e.code.io_kind(), e)

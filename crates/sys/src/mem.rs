@@ -59,8 +59,8 @@ pub enum Others {
     Read,
 }
 
-/// Returns the numbers of 2 MiB pages that the machine has set aside, of those that are free, and of
-/// the free ones that are reserved; 0 if unknown.
+/// Returns the numbers of 2 MiB pages that the machine has set aside, of those that are free, and
+/// of the free ones that are reserved; 0 if unknown.
 ///
 /// Source: Documentation/admin-guide/mm/hugetlbpage.rst.
 fn huge_pages() -> [usize; 3] {
@@ -92,8 +92,8 @@ fn fill(
     Ok(())
 }
 
-/// Beginnings of the reasons where the machine has no huge pages left: the kernel has none of this size, others use
-/// them, or a cgroup limits them.
+/// Beginnings of the reasons where the machine has no huge pages left: the kernel has none of this
+/// size, others use them, or a cgroup limits them.
 const NO_HUGE_PAGES: [&str; 5] = [
     "memfd_create: Function not implemented",
     "memfd_create: No such device",
@@ -102,7 +102,8 @@ const NO_HUGE_PAGES: [&str; 5] = [
     "fallocate: No space left on device",
 ];
 
-/// Returns true if `e`, of a region that requires huge pages, says that the machine has none left. Tests skip by it.
+/// Returns true if `e`, of a region that requires huge pages, says that the machine has none left.
+/// Tests skip by it.
 #[doc(hidden)]
 #[must_use]
 pub fn lacks_huge_pages(e: &Error) -> bool {
@@ -124,7 +125,8 @@ fn machine_bytes() -> usize {
 /// Returns the lowest memory limit of this process's cgroup and its ancestors, in bytes; `None`
 /// without a limit.
 ///
-/// Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroups(7) /proc/PID/cgroup.
+/// Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroups(7)
+///         /proc/PID/cgroup.
 pub(crate) fn cgroup_bytes() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     // cgroup version 1 has lines such as `4:memory:/some/path`, version 2 `0::/some/path`.
@@ -143,8 +145,8 @@ pub(crate) fn cgroup_bytes() -> Option<usize> {
     first.into_iter().chain(limits("", "/sys/fs/cgroup", "memory.max")).min()
 }
 
-/// Returns the part of `name` that a memory file can have as its name: names of ports are paths, which may be
-/// longer.
+/// Returns the part of `name` that a memory file can have as its name: names of ports are paths,
+/// which may be longer.
 ///
 /// Source: mm/memfd.c `MFD_NAME_MAX_LEN`.
 #[cfg(not(miri))]
@@ -194,15 +196,15 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps at least `len` bytes of zeroed memory; /proc/PID/maps shows it as `name`, of which a memory file
-    /// has the first 249 bytes.
+    /// Maps at least `len` bytes of zeroed memory; /proc/PID/maps shows it as `name`, of which a
+    /// memory file has the first 249 bytes.
     ///
     /// # Errors
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
     /// required.
     ///
-    /// Cost: huge pages are allocated and zeroed now, on the NUMA node of the calling thread; ordinary
-    /// pages at their first access.
+    /// Cost: huge pages are allocated and zeroed now, on the NUMA node of the calling thread;
+    /// ordinary pages at their first access.
     pub fn new(name: &str, len: usize, huge: Huge) -> Result<Self> {
         Region::for_others(name, len, huge, Others::Write)
     }

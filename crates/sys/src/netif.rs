@@ -172,7 +172,8 @@ impl Interface {
     /// interface, whatever its present name.
     ///
     /// # Errors
-    /// The system's own: EPERM without CAP_NET_RAW before Linux 5.7, ENODEV if the interface is gone.
+    /// The system's own: EPERM without CAP_NET_RAW before Linux 5.7, ENODEV if the interface is
+    /// gone.
     ///
     /// Source: net/core/sock.c `SO_BINDTOIFINDEX` (Linux 5.0).
     pub fn bind(&self, socket: impl AsFd) -> io::Result<()> {

@@ -25,8 +25,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::error::{Code, Error, Kind, Result, check};
 
-/// Returns the cookie of the calling thread's network namespace, which no other one gets before the next boot; `None`
-/// before Linux 5.14, and where no socket can be opened.
+/// Returns the cookie of the calling thread's network namespace, which no other one gets before the
+/// next boot; `None` before Linux 5.14, and where no socket can be opened.
 ///
 /// Cost: three syscalls.
 #[must_use]
@@ -35,8 +35,8 @@ pub fn cookie() -> Option<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
     let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes to `cookie`, whose size `len` is, and the length to `len`; both are
-    // exclusively borrowed for the call.
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, whose size `len` is, and the
+    // length to `len`; both are exclusively borrowed for the call.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -168,8 +168,8 @@ impl Netns {
     }
 }
 
-/// Returns true if `e` says that the kernel refuses a network namespace to this process, or that there is no program
-/// `ip`. Tests skip by it.
+/// Returns true if `e` says that the kernel refuses a network namespace to this process, or that
+/// there is no program `ip`. Tests skip by it.
 #[doc(hidden)]
 #[must_use]
 pub fn is_refused(e: &Error) -> bool {

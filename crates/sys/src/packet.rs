@@ -10,8 +10,8 @@
 //! another interface, never one in another format, and never one that its filter refuses.
 //!
 //! Sockets on one interface can form a group ([`PacketSocket::join_fanout`]), each of whose frames
-//! one of them receives. A socket joins after it was bound: one that lets nothing pass until all have
-//! joined receives nothing twice.
+//! one of them receives. A socket joins after it was bound: one that lets nothing pass until all
+//! have joined receives nothing twice.
 //!
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
@@ -215,8 +215,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Opens a socket that receives nothing: until it is dropped, `interface` also receives frames for other
-    /// stations.
+    /// Opens a socket that receives nothing: until it is dropped, `interface` also receives frames
+    /// for other stations.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_RAW, `E-NODEV` if the interface is gone.
@@ -272,9 +272,9 @@ impl PacketSocket {
         }
     }
 
-    /// Returns true if the socket is bound to `interface`, up or down. The kernel unbinds it when the
-    /// interface is removed or moved to another network namespace, and does not bind it again when
-    /// the interface is back. A socket whose address cannot be read counts as bound.
+    /// Returns true if the socket is bound to `interface`, up or down. The kernel unbinds it when
+    /// the interface is removed or moved to another network namespace, and does not bind it again
+    /// when the interface is back. A socket whose address cannot be read counts as bound.
     ///
     /// Cost: one syscall.
     ///

@@ -1,9 +1,9 @@
 //! Memory that a peer process can write at any moment, and copies into and out of it.
 //!
 //! Such bytes never become a `&[u8]`: a data race with a reference is undefined behaviour. They are
-//! moved by instructions that the compiler knows nothing of (on x86-64), or by volatile accesses, into
-//! memory of our own. What comes out may mix two of the peer's writes; it is then ours and does not
-//! change. Indices and descriptors are atomics.
+//! moved by instructions that the compiler knows nothing of (on x86-64), or by volatile accesses,
+//! into memory of our own. What comes out may mix two of the peer's writes; it is then ours and
+//! does not change. Indices and descriptors are atomics.
 //!
 //! Source: docs/adr/0012; Rust unsafe-code-guidelines issues 152 and 607.
 
@@ -83,7 +83,8 @@ impl PeerMemory {
         if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
             return Err(refuse(format!("its file has {size} bytes")));
         }
-        // The kernel maps whole huge pages, and unmaps nothing if the length is not that of whole ones.
+        // The kernel maps whole huge pages, and unmaps nothing if the length is not that of whole
+        // ones.
         if let Some(page) = huge_page_bytes(fd).map_err(fail("fstatfs"))?
             && !len.is_multiple_of(page)
         {
@@ -121,7 +122,8 @@ impl PeerMemory {
     /// EFAULT if no huge page is free, EINVAL before Linux 5.14.
     fn fill_holes(&self) -> rustix::io::Result<()> {
         let advice = rustix::mm::Advice::LinuxPopulateRead;
-        // SAFETY: base and len are those of the mapping made in `map`. The call reads its pages only.
+        // SAFETY: base and len are those of the mapping made in `map`. The call reads its pages
+        // only.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
@@ -460,7 +462,8 @@ mod tests {
             made => drop(made.unwrap()),
         }
         let fd = memfd(2 << 20, flags);
-        // The kernel would map a whole page for each of these, and not unmap it by the shorter length.
+        // The kernel would map a whole page for each of these, and not unmap it by the shorter
+        // length.
         for len in [4096, (2 << 20) - 1] {
             let why = PeerMemory::map(&fd, len, Access::Read, true).unwrap_err().why;
             assert_eq!(why, "its file has pages of 2097152 bytes, and it is no multiple");

@@ -18,8 +18,9 @@ use rustix::net::{
 use crate::error::{Code, Result};
 use crate::unix::{self, pass_rights, passes_rights};
 
-/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them, here and in
-/// the process's table, the kernel does not close any itself; closing an unknown file could block for ever.
+/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them,
+/// here and in the process's table, the kernel does not close any itself; closing an unknown file
+/// could block for ever.
 const FDS_MAX: usize = 253;
 
 /// Returns an unused name in the network namespace: `@PREFIX-` and 64 random bits.
@@ -46,7 +47,8 @@ impl Listener {
     /// Listens at `path`. The file belongs to this process's user, and processes that may write it
     /// by `mode` can connect. Replaces a file that a dead process has left there.
     ///
-    /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
+    /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows
+    /// that (6.16).
     ///
     /// # Errors
     /// Those of that call.
@@ -106,8 +108,8 @@ impl Seqpacket {
         let _ = pass_rights(&self.fd, true);
     }
 
-    /// Returns true if the kernel refuses the descriptors that the peer sends: from Linux 6.16 on, before
-    /// [`Seqpacket::take_descriptors`]. Then no descriptor waits to be received, either.
+    /// Returns true if the kernel refuses the descriptors that the peer sends: from Linux 6.16 on,
+    /// before [`Seqpacket::take_descriptors`]. Then no descriptor waits to be received, either.
     ///
     /// Cost: one syscall.
     #[must_use]
@@ -117,7 +119,8 @@ impl Seqpacket {
 
     /// Connects to the socket that listens at `path`.
     ///
-    /// The peer can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
+    /// The peer can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel
+    /// knows that (6.16).
     ///
     /// # Errors
     /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted.
@@ -146,8 +149,9 @@ impl Seqpacket {
         }
     }
 
-    /// Returns the next message, if one is waiting. A caller that must not block leaves room for 253 descriptors in
-    /// the process's table (RLIMIT_NOFILE): in this call, the kernel closes those for which there is no room.
+    /// Returns the next message, if one is waiting. A caller that must not block leaves room for
+    /// 253 descriptors in the process's table (RLIMIT_NOFILE): in this call, the kernel closes
+    /// those for which there is no room.
     ///
     /// # Errors
     /// ECONNRESET if the peer is gone and had not read everything.

@@ -64,8 +64,8 @@ pub fn thousands(n: u64) -> String {
     grouped(&n.to_string())
 }
 
-/// Breaks text into lines of at most `width`, the first after `first` and the others after `next`. Each ends with a
-/// line break. A word longer than a line has a line of its own.
+/// Breaks text into lines of at most `width`, the first after `first` and the others after `next`.
+/// Each ends with a line break. A word longer than a line has a line of its own.
 #[must_use]
 pub fn wrapped_at(width: usize, text: &str, first: &str, next: &str) -> String {
     let length = |text: &str| text.chars().count();

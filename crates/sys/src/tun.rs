@@ -4,8 +4,8 @@
 //! made it persistent: then it goes when the descriptor is closed. One thread at a time reads.
 //!
 //! A multi-queue interface has several descriptors, a queue each. The host chooses the queue by the
-//! flow, and one that it has received from a queue is sent to the same: a hash otherwise. A queue is
-//! detached by closing it; what waits in it is lost, and the others have its flows from then on.
+//! flow, and one that it has received from a queue is sent to the same: a hash otherwise. A queue
+//! is detached by closing it; what waits in it is lost, and the others have its flows from then on.
 //!
 //! Each read and each write is one frame behind its offload header, or without one:
 //!
@@ -113,8 +113,8 @@ impl Tap {
     /// header, so that all are complete: the interface gets no offloads.
     ///
     /// # Errors
-    /// As [`Tap::open`] and [`Tap::open_queues`]; `E-BUSY` as well if queues of others have an offload
-    /// header.
+    /// As [`Tap::open`] and [`Tap::open_queues`]; `E-BUSY` as well if queues of others have an
+    /// offload header.
     pub fn open_plain(name: &str, queues: usize) -> Result<Vec<Self>> {
         match queues {
             1 => Ok(vec![Self::open_as(name, None, 0)?]),
@@ -128,9 +128,9 @@ impl Tap {
     /// process that wanted fewer may then read superframes.
     ///
     /// # Errors
-    /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, has not as many
-    /// of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose frames have no offload
-    /// header, one of another length, or packet information before it.
+    /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, has not as
+    /// many of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose frames have no
+    /// offload header, one of another length, or packet information before it.
     pub fn open_queues(name: &str, wanted: TapOffloads, queues: usize) -> Result<Vec<Self>> {
         Self::open_all(name, Some(wanted), queues)
     }
@@ -194,7 +194,8 @@ impl Tap {
         self.offloads
     }
 
-    /// Reads one frame that the host sent: its header, if it has one, and data, into `bufs` in order.
+    /// Reads one frame that the host sent: its header, if it has one, and data, into `bufs` in
+    /// order.
     ///
     /// Shape:  returns n: the first n bytes of `bufs` are written. A longer frame is cut and the
     ///         rest lost, which shows only in n being the whole room: offer 10 + 65,550 bytes.
@@ -205,7 +206,8 @@ impl Tap {
         io::readv(&self.fd, bufs)
     }
 
-    /// Writes one frame to the host: its header, if frames have one, and data, from `bufs` in order.
+    /// Writes one frame to the host: its header, if frames have one, and data, from `bufs` in
+    /// order.
     ///
     /// Shape:  a frame is taken whole or not at all.
     /// Errors: EINVAL for a header that contradicts the frame; EIO while the interface is down;
@@ -233,7 +235,8 @@ fn header_flag(wanted: Option<TapOffloads>) -> c_int {
     if wanted.is_some() { libc::IFF_VNET_HDR } else { 0 }
 }
 
-/// Attaches `fd` to the interface called `name`, without packet information; returns its actual name.
+/// Attaches `fd` to the interface called `name`, without packet information; returns its actual
+/// name.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
     attach_as(fd, name, libc::IFF_TAP | libc::IFF_NO_PI | more)
 }
@@ -249,12 +252,13 @@ fn attach_as(fd: &OwnedFd, name: &IfName, flags: c_int) -> io::Result<IfName> {
 }
 
 /// Refuses an interface, to which `fd` is attached, if queues of others have another frame format
-/// than ours, because the format is one for the interface: our flags take effect only if `fd` is its
-/// only queue, and another length of the header would garble what others read and write. Our frames
-/// have a header if `has_header` is true.
+/// than ours, because the format is one for the interface: our flags take effect only if `fd` is
+/// its only queue, and another length of the header would garble what others read and write. Our
+/// frames have a header if `has_header` is true.
 fn check_format(fd: &OwnedFd, name: &IfName, kind: c_int, has_header: bool) -> Result<()> {
     if kind == 0 {
-        // An interface of one queue has only this descriptor, so its format concerns no other program.
+        // An interface of one queue has only this descriptor, so its format concerns no other
+        // program.
         return Ok(());
     }
     let flags = flags(fd, name).map_err(|e| refused(name, "TUNGETIFF", e, kind))?;

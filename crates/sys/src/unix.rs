@@ -19,12 +19,13 @@ use crate::wait::poll_readable;
 
 pub use rustix::net::SocketType;
 
-/// `SO_PASSRIGHTS`: descriptors may be sent to the socket. Source: include/uapi/asm-generic/socket.h, Linux 6.16.
+/// `SO_PASSRIGHTS`: descriptors may be sent to the socket. Source:
+/// include/uapi/asm-generic/socket.h, Linux 6.16.
 const PASS_RIGHTS: libc::c_int = 83;
 /// Longest wait for another process that replaces the file of a dead process at the same time.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most bytes of a socket's path, or of a name with its `@`: the size of `sun_path`. The longest path
-/// is without the NUL at its end, which Linux does not need.
+/// Most bytes of a socket's path, or of a name with its `@`: the size of `sun_path`. The longest
+/// path is without the NUL at its end, which Linux does not need.
 const PATH_BYTES_MAX: usize = 108;
 /// Most connections that wait to be accepted.
 const WAITING_MAX: i32 = 512;
@@ -133,7 +134,8 @@ pub fn own_user() -> u32 {
 /// block. The peer can send no descriptors, where the kernel knows that (6.16).
 ///
 /// # Errors
-/// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted, EPROTOTYPE if it is of another type.
+/// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted, EPROTOTYPE if it is
+/// of another type.
 pub fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     let fd = socket(kind)?;
     // As in `Listener::bind`. Set it before the peer knows the socket, so that none is under way.
@@ -167,7 +169,8 @@ pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
 pub(crate) fn passes_rights(fd: &OwnedFd) -> io::Result<bool> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to one local variable, and the length to another.
+    // SAFETY: the kernel writes at most `len` bytes to one local variable, and the length to
+    // another.
     let done = unsafe {
         let value = (&raw mut value).cast();
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, &raw mut len)

@@ -6,8 +6,8 @@
 //!   tx   ──► kernel ──► completion   descriptors to send, then addresses of frames that were sent
 //! ```
 //!
-//! Owner: [`XdpSocket`] owns the descriptor, each [`RingMap`] one mapping of it; a mapping keeps the
-//! ring alive without the socket. One thread at a time.
+//! Owner: [`XdpSocket`] owns the descriptor, each [`RingMap`] one mapping of it; a mapping keeps
+//! the ring alive without the socket. One thread at a time.
 //!
 //! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c, include/uapi/linux/if_xdp.h.
 
@@ -114,9 +114,9 @@ impl XdpSocket {
     /// `E-SYSTEM` for chunks that the kernel does not take.
     ///
     /// # Safety
-    /// While the socket or a socket that shares its memory is open, the kernel writes to every chunk
-    /// whose address was put into a fill ring, until the chunk comes back: no code may read or write
-    /// it meanwhile, nor write one that is in a transmit ring.
+    /// While the socket or a socket that shares its memory is open, the kernel writes to every
+    /// chunk whose address was put into a fill ring, until the chunk comes back: no code may read
+    /// or write it meanwhile, nor write one that is in a transmit ring.
     pub unsafe fn register(
         &self,
         region: &Region,
@@ -170,7 +170,8 @@ impl XdpSocket {
     /// Maps a ring of `len` descriptors, made by [`XdpSocket::make`].
     ///
     /// # Errors
-    /// `E-SYSTEM`, `E-MEMORY`. Once the socket is bound, EBUSY: Linux 6.1 maps rings before that only.
+    /// `E-SYSTEM`, `E-MEMORY`. Once the socket is bound, EBUSY: Linux 6.1 maps rings before that
+    /// only.
     ///
     /// Source: net/xdp/xsk.c, `xsk_mmap`.
     pub fn map(&self, ring: Ring, len: u32) -> Result<RingMap> {
@@ -239,8 +240,8 @@ impl XdpSocket {
     }
 
     /// Makes the kernel poll the device within this socket's system calls, for `usecs` and at most
-    /// `budget` packets. Between the calls the device's interrupts stay off only with `gro_flush_timeout` and
-    /// `napi_defer_hard_irqs`.
+    /// `budget` packets. Between the calls the device's interrupts stay off only with
+    /// `gro_flush_timeout` and `napi_defer_hard_irqs`.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-UNSUPPORTED` before Linux 5.11.
@@ -279,10 +280,11 @@ impl XdpSocket {
     /// Returns true while the kernel holds packets of this socket that it took from the transmit
     /// ring in copy mode and has not completed; also if the number is unknown.
     ///
-    /// Where a device takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net), these are read where they lie in
-    /// the umem until then.
+    /// Where a device takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net), these are read
+    /// where they lie in the umem until then.
     ///
-    /// Source: net/xdp/xsk.c `xsk_build_skb_zerocopy`, `xsk_destruct_skb`; net/core/sock.c `sk_get_meminfo`.
+    /// Source: net/xdp/xsk.c `xsk_build_skb_zerocopy`, `xsk_destruct_skb`; net/core/sock.c
+    ///         `sk_get_meminfo`.
     #[must_use]
     pub fn has_packets(&self) -> bool {
         let (mut counts, size) = ([0u32; MEMINFO_VARS], size_of::<[u32; MEMINFO_VARS]>());

@@ -69,7 +69,8 @@ pub(crate) const fn resum32(sum: u16, old: u32, new: u32) -> u16 {
     resum16(high, old as u16, new as u16)
 }
 
-/// Returns the sum of the IPv4 pseudo header of a segment of `len_bytes`, transport header included.
+/// Returns the sum of the IPv4 pseudo header of a segment of `len_bytes`, transport header
+/// included.
 ///
 /// Source: RFC 768, RFC 9293 section 3.1.
 #[must_use]
@@ -78,7 +79,8 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, len_bytes: u1
     fold(ends + u32::from(protocol.0) + u32::from(len_bytes))
 }
 
-/// Returns the sum of the IPv6 pseudo header of a segment of `len_bytes`, transport header included.
+/// Returns the sum of the IPv6 pseudo header of a segment of `len_bytes`, transport header
+/// included.
 ///
 /// Source: RFC 8200 section 8.1.
 #[must_use]

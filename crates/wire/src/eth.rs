@@ -161,8 +161,8 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
-    /// Returns a customer's tag ([`EtherType::VLAN`]) with the low 12 bits of `vid` and the low three
-    /// of `pcp`.
+    /// Returns a customer's tag ([`EtherType::VLAN`]) with the low 12 bits of `vid` and the low
+    /// three of `pcp`.
     #[must_use]
     pub fn new(vid: u16, pcp: u8) -> VlanTag {
         let mut tag = VlanTag { tpid: EtherType::VLAN.0.into(), tci: 0.into() };

@@ -253,7 +253,8 @@ mod tests {
         for behind in [0, behind - 1, usize::MAX] {
             assert_eq!(Head::new(&frame, behind).tcp().unwrap_err(), Malformed::BadLength);
         }
-        // The kernel adds the 32-bit length of the segment to the sum of such a packet's pseudo header.
+        // The kernel adds the 32-bit length of the segment to the sum of such a packet's pseudo
+        // header.
         for behind in [behind, behind + 100] {
             let segment = (24 + behind) as u32;
             let mut sum = checksum::sum(&frame[26..34]);

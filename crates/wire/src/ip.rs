@@ -327,7 +327,8 @@ fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
 }
 
 fn pseudo_v4(ip: &Ipv4Header, protocol: Protocol, len: usize) -> u16 {
-    // The segment of a superframe over 64 KiB, whose total length is 0, has a longer length; its halves are added.
+    // The segment of a superframe over 64 KiB, whose total length is 0, has a longer length; its
+    // halves are added.
     let len = checksum::add((len >> 16) as u16, len as u16);
     checksum::pseudo_v4(ip.src(), ip.dst(), protocol, len)
 }

@@ -13,8 +13,8 @@
 //!   where the plain reads live: `udp_mut(frame)?.src_port()`.
 //! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
 //!
-//! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a [`HeadMut`]
-//!   resizes payloads, and puts headers around a packet or takes them off.
+//! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a
+//!   [`HeadMut`] resizes payloads, and puts headers around a packet or takes them off.
 //!
 //! A length that lies, a chain that does not end, a header that is not there: each is a
 //! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.

@@ -6,8 +6,8 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         /// The reason why the bytes do not have the requested view.
         ///
-        /// The `Not…` values and [`Malformed::Fragment`] mean a sound frame of another kind than the
-        /// requested one; all others mean a frame that contradicts itself, or that this crate
+        /// The `Not…` values and [`Malformed::Fragment`] mean a sound frame of another kind than
+        /// the requested one; all others mean a frame that contradicts itself, or that this crate
         /// refuses to guess about.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]

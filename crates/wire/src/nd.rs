@@ -31,8 +31,9 @@ const TARGETS_MAC: [u8; 2] = [2, 1];
 /// Returns a view for answering the neighbour solicitation in `frame`.
 ///
 /// Errors: [`Malformed::NotNd`] for another message, for one that a node must not answer (forwarded
-///         by a router, checksum wrong, an option that is cut off, a multicast target), and for one without the sender's MAC address, as
-///         duplicate address detection sends it: the answer would be longer.
+///         by a router, checksum wrong, an option that is cut off, a multicast target), and for one
+///         without the sender's MAC address, as duplicate address detection sends it: the answer
+///         would be longer.
 /// Cost:   reads the whole message.
 pub fn nd_mut(frame: &mut [u8]) -> Result<NdMut<'_>, Malformed> {
     write(HeadMut::new(frame, 0))
@@ -49,8 +50,8 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<NdMut<'_>, Malformed> {
     Ok(NdMut { icmp: icmp::write(head)?, mac_at })
 }
 
-/// Returns the offset in the payload of the first option with the sender's MAC address; `None` also if the target is a
-/// multicast address, or if any option has no length or is cut off.
+/// Returns the offset in the payload of the first option with the sender's MAC address; `None` also
+/// if the target is a multicast address, or if any option has no length or is cut off.
 fn mac_option(payload: &[u8]) -> Option<usize> {
     let (mut at, mut found) = (TARGET_BYTES, None);
     let is_multicast = *payload.first()? == MULTICAST;
@@ -87,8 +88,8 @@ impl NdMut<'_> {
     /// Turns the solicitation into an advertisement, which gives `mac` as the requested address's
     /// MAC address.
     ///
-    /// Errors: [`Malformed::NotRequest`], and nothing changed, if it is one already; one message has
-    ///         one answer.
+    /// Errors: [`Malformed::NotRequest`], and nothing changed, if it is one already; one message
+    ///         has one answer.
     /// Cost:   reads the whole message.
     pub fn reply(&mut self, mac: Mac) -> Result<(), Malformed> {
         if self.icmp.icmp_type() != SOLICITATION {

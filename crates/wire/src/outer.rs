@@ -7,11 +7,11 @@
 //! pop_ip      | MACs | IPv4 | IPv6 .. |   ->   | 20 spare bytes | MACs 0x86dd | IPv6 .. |
 //! ```
 //!
-//! The caller makes the room in front before a push, and takes it away after a pop. A checksum that is
-//! left to a device stays left to it: its offset counts from the new start.
+//! The caller makes the room in front before a push, and takes it away after a pop. A checksum that
+//! is left to a device stays left to it: its offset counts from the new start.
 //!
-//! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 6040 (congestion marks), RFC 7348 (VXLAN), RFC 8926
-//! (Geneve), RFC 6935 (zero checksums).
+//! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 6040 (congestion marks), RFC 7348 (VXLAN), RFC
+//! 8926 (Geneve), RFC 6935 (zero checksums).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -93,7 +93,8 @@ impl UdpEnds {
     /// Writes all headers into `frame`, whose payload begins at [`UdpEnds::header_bytes`], so that
     /// it becomes a datagram.
     ///
-    /// Shape:  64 hops, not to be fragmented, checksums right; a checksum within the payload must be complete before.
+    /// Shape:  64 hops, not to be fragmented, checksums right; a checksum within the payload must
+    ///         be complete before.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
     ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing written.
     /// Cost:   reads the whole payload, for the checksum.
@@ -171,7 +172,8 @@ impl HeadMut<'_> {
     /// [`IPV4_BYTES`] bytes of the frame are unused before, and give it room.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside, no options,
-    ///         checksum right. What is inside ends where its own length says; padding stays padding.
+    ///         checksum right. What is inside ends where its own length says; padding stays
+    ///         padding.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] if [`Protocol::IPIP`] or
     ///         [`Protocol::IPV6`] is said of another packet, [`Malformed::BadLength`] for a packet
     ///         over 64 KiB, those of [`crate::ip()`]; nothing changed.
@@ -258,8 +260,8 @@ impl HeadMut<'_> {
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside. The source
     ///         port is of the flow inside, so that links in parallel keep it in order. UDP's
-    ///         checksum is left at zero (none), as RFC 7348 wants it; over IPv6, where not every end
-    ///         takes none, fill it: [`crate::UdpMut::fill_checksum`].
+    ///         checksum is left at zero (none), as RFC 7348 wants it; over IPv6, where not every
+    ///         end takes none, fill it: [`crate::UdpMut::fill_checksum`].
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
     ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing changed.
     /// Cost:   constant.

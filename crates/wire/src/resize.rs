@@ -11,10 +11,10 @@ impl HeadMut<'_> {
     ///
     /// Shape:  bytes that join the payload become zero, and must be in the slice: the caller has
     ///         put them there. Bytes that leave it stay behind the packet, as Ethernet padding.
-    /// Errors: those of [`crate::udp_mut`]; [`Malformed::Short`] if the slice ends before the old or
-    ///         the new payload; [`Malformed::BadLength`] for a packet over 64 KiB, and for a tunnel
-    ///         around a packet whose checksum is left to a device, which must stay whole. Nothing
-    ///         changed.
+    /// Errors: those of [`crate::udp_mut`]; [`Malformed::Short`] if the slice ends before the old
+    ///         or the new payload; [`Malformed::BadLength`] for a packet over 64 KiB, and for a
+    ///         tunnel around a packet whose checksum is left to a device, which must stay whole.
+    ///         Nothing changed.
     /// Cost:   reads or writes the bytes by which the payload changes.
     pub fn set_udp_payload_len(mut self, len: usize) -> Result<(), Malformed> {
         let frame = self.bytes.as_ptr().addr();

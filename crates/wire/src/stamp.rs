@@ -21,8 +21,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::EtherType;
 use crate::outer::ETH_BYTES;
 
-/// The shortest frame that can be stamped: Ethernet's minimum without FCS. The stamp itself would fit
-/// in 42 bytes, but devices pad such frames, which changes their length.
+/// The shortest frame that can be stamped: Ethernet's minimum without FCS. The stamp itself would
+/// fit in 42 bytes, but devices pad such frames, which changes their length.
 pub const FRAME_LEN_MIN: usize = 60;
 
 /// The shortest payload that can be stamped.
@@ -88,8 +88,8 @@ pub fn write_payload(
 /// datagram, verifies every byte of the payload.
 ///
 /// Errors: [`StampError::Foreign`] for frames of anyone else; otherwise what is damaged.
-/// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a datagram
-///         the reading of its headers before.
+/// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a
+///         datagram the reading of its headers before.
 #[inline(always)]
 pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     if frame.len() < FRAME_LEN_MIN {
@@ -194,8 +194,8 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == 28);
 
-/// Returns the key of a stamp. Every bit of it depends on every bit of the three values, and a change
-/// of one value always changes it.
+/// Returns the key of a stamp. Every bit of it depends on every bit of the three values, and a
+/// change of one value always changes it.
 ///
 /// Source: the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
 /// Generators, OOPSLA 2014, variant 13 of Stafford).

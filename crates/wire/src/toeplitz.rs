@@ -11,8 +11,8 @@ const INPUT_BYTES_MAX: usize = KEY_BYTES - 4;
 
 /// A Toeplitz hash with its key, which decides the hash of each flow.
 ///
-/// Source: Microsoft, "RSS Hashing Functions"; the symmetric key is that of Woo and Park, "Scalable TCP
-/// Session Monitoring with Symmetric Receive-side Scaling", 2012.
+/// Source: Microsoft, "RSS Hashing Functions"; the symmetric key is that of Woo and Park, "Scalable
+/// TCP Session Monitoring with Symmetric Receive-side Scaling", 2012.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Toeplitz([u8; KEY_BYTES]);
 

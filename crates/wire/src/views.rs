@@ -16,8 +16,8 @@ macro_rules! derefs {
 macro_rules! behinds {
     ($($view:ident),+) => {$(
         impl $view<'_> {
-            /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-            /// [`crate::Head`]'s.
+            /// Returns the number of payload bytes that follow outside the slice: 0 unless the view
+            /// is a [`crate::Head`]'s.
             #[must_use]
             pub fn behind(&self) -> usize {
                 self.behind
@@ -77,8 +77,8 @@ macro_rules! ports {
             /// Changes the sender's address and port, and updates the checksums as `set_src_port`
             /// does.
             ///
-            /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an
-            ///         address of another version than the packet.
+            /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for
+            ///         an address of another version than the packet.
             /// Cost:   constant, whatever the payload.
             pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
                 self.ip.set_src(addr.ip(), self.check, &mut self.header.check, $udp)?;

@@ -1,7 +1,7 @@
 //! Maps of AF_XDP sockets: for programs of this crate, and for programs of other owners.
 //!
-//! The kernel takes a socket out of its map when the socket is closed, and no other: who leaves has nothing to
-//! clear up in a map of another owner.
+//! The kernel takes a socket out of its map when the socket is closed, and no other: who leaves has
+//! nothing to clear up in a map of another owner.
 //!
 //! Source: kernel/bpf/inode.c, net/xdp/xskmap.c, net/xdp/xsk.c `xsk_delete_from_maps`.
 
@@ -79,8 +79,8 @@ impl SocketMap {
     /// but no capability.
     ///
     /// # Errors
-    /// `E-FILE` if there is no such file, or none of a BPF file system; `E-PERM` without the rights; as
-    /// [`SocketMap::of`].
+    /// `E-FILE` if there is no such file, or none of a BPF file system; `E-PERM` without the
+    /// rights; as [`SocketMap::of`].
     pub fn pinned(path: &str) -> Result<SocketMap> {
         #[repr(C)]
         struct Attr {
@@ -104,7 +104,8 @@ impl SocketMap {
     /// Creates the value from the descriptor of an existing socket map.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` if it is something else: no map, one of another kind, or with other keys or values.
+    /// `E-PORT-SYNTAX` if it is something else: no map, one of another kind, or with other keys or
+    /// values.
     pub fn of(fd: OwnedFd) -> Result<SocketMap> {
         /// The beginning of `struct bpf_map_info`.
         #[repr(C)]
@@ -156,8 +157,8 @@ impl SocketMap {
     /// drops them.
     ///
     /// # Errors
-    /// `E-BUSY` if the queue's packets are another socket's; `E-PERM` if the map may only be read; else whatever
-    /// bpf(2) says.
+    /// `E-BUSY` if the queue's packets are another socket's; `E-PERM` if the map may only be read;
+    /// else whatever bpf(2) says.
     pub fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
         #[repr(C)]
         struct Attr {

@@ -246,7 +246,8 @@ pub fn program_name(id: u32) -> Option<String> {
 /// Reads the kernel's information on an object into `info`, the beginning of its structure.
 ///
 /// # Safety
-/// Every address in `info` is of memory that the kernel may write as far as the count beside it says.
+/// Every address in `info` is of memory that the kernel may write as far as the count beside it
+/// says.
 unsafe fn info_of<I>(object: BorrowedFd<'_>, info: &mut I) -> rustix::io::Result<()> {
     #[repr(C)]
     struct Attr {

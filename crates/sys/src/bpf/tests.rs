@@ -7,8 +7,8 @@ use linerate_testing::{in_netns, ip};
 /// `return XDP_PASS`
 const PASS: [Insn; 2] = [Insn::set(Reg::R0, XDP_PASS), Insn::exit()];
 
-/// Returns true, with a message, if the kernel refuses maps and programs to this process, or has none. The verifier's
-/// EACCES, which no missing privilege causes, is no reason.
+/// Returns true, with a message, if the kernel refuses maps and programs to this process, or has
+/// none. The verifier's EACCES, which no missing privilege causes, is no reason.
 fn skipped(error: &Error) -> bool {
     let is_refused = crate::xdp::is_refused(&error.why);
     let errnos = ["Operation not permitted", "Function not implemented"];

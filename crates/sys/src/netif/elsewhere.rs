@@ -39,9 +39,9 @@ impl Interface {
         Interface::open(name).map_err(|e| Interface::locate(name, e))
     }
 
-    /// Returns the error `e` of an interface that is absent, or was moved away while it was open, with
-    /// the other network namespaces that have an interface of that name. Other errors stay as they
-    /// are, and so does the error if this namespace has such an interface again.
+    /// Returns the error `e` of an interface that is absent, or was moved away while it was open,
+    /// with the other network namespaces that have an interface of that name. Other errors stay as
+    /// they are, and so does the error if this namespace has such an interface again.
     ///
     /// Cost: a thread that enters each named namespace; not for the data path.
     #[must_use]

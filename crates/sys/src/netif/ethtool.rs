@@ -21,10 +21,11 @@ pub struct Merging {
 /// Work that an interface takes over from the kernel, and that can be turned off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOffload {
-    /// The checksums of outgoing packets. Without it the interface accepts no superframes either, and its kernel
-    /// sends complete packets.
+    /// The checksums of outgoing packets. Without it the interface accepts no superframes either,
+    /// and its kernel sends complete packets.
     Checksums,
-    /// The VLAN tags of outgoing packets (`txvlan`). Without it the kernel writes them into the packets.
+    /// The VLAN tags of outgoing packets (`txvlan`). Without it the kernel writes them into the
+    /// packets.
     VlanInsertion,
     /// The VLAN tags of received packets (`rxvlan`). Without it they stay in the packets.
     VlanRemoval,
@@ -181,7 +182,8 @@ impl Interface {
                 is_combined,
             }
         };
-        // Every interface has a transmit queue, so no queue means that the driver counts them otherwise.
+        // Every interface has a transmit queue, so no queue means that the driver counts them
+        // otherwise.
         Ok(self.channels()?.map(of).filter(|queues| queues.count > 0))
     }
 

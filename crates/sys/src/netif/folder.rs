@@ -1,8 +1,8 @@
 //! An interface's folder in sysfs, in the network namespace of the calling thread.
 //!
-//! `/sys` shows the interfaces of the namespace in which it was mounted. So a sysfs is mounted for the calling
-//! thread's own, detached: no path leads to it, and it is gone with its descriptor. Without the privilege `/sys` is
-//! read, if the interface there is the one that is meant.
+//! `/sys` shows the interfaces of the namespace in which it was mounted. So a sysfs is mounted for
+//! the calling thread's own, detached: no path leads to it, and it is gone with its descriptor.
+//! Without the privilege `/sys` is read, if the interface there is the one that is meant.
 //!
 //! Source: fsopen(2), Documentation/ABI/testing/sysfs-class-net.
 

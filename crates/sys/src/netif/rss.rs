@@ -60,9 +60,10 @@ impl Rss {
         interface.restore_rss(self, interface.rss()?.transform)
     }
 
-    /// Returns the parts of `before` to restore after this division was set: the table and the key, each if `now` still
-    /// has this one's and not the former. A table that was the default is restored also if this one is equal,
-    /// because a written one no longer follows the number of queues. Returns `None` if there is nothing to restore.
+    /// Returns the parts of `before` to restore after this division was set: the table and the key,
+    /// each if `now` still has this one's and not the former. A table that was the default is
+    /// restored also if this one is equal, because a written one no longer follows the number of
+    /// queues. Returns `None` if there is nothing to restore.
     #[must_use]
     pub fn undone(&self, before: &Rss, now: &Rss) -> Option<Rss> {
         let mut back = Rss::default();
@@ -114,8 +115,8 @@ impl Rss {
     }
 
     /// Returns the request that sets the table and the key; an empty one is kept. The hash function
-    /// is kept, and `transform` is the present one: 0 would turn it off, and Linux before 6.8 has no
-    /// value that keeps it.
+    /// is kept, and `transform` is the present one: 0 would turn it off, and Linux before 6.8 has
+    /// no value that keeps it.
     fn request(&self, transform: u8) -> Vec<u32> {
         let entries = match self.table.len() as u32 {
             0 => TABLE_KEPT,
@@ -132,8 +133,8 @@ impl Rss {
         words
     }
 
-    /// Returns the request that sets the driver's default table. It has no key, because the kernel reads the key of
-    /// such a request behind a whole table, which is not there.
+    /// Returns the request that sets the driver's default table. It has no key, because the kernel
+    /// reads the key of such a request behind a whole table, which is not there.
     ///
     /// Source: net/ethtool/ioctl.c `ethtool_set_rxfh`.
     fn request_default(transform: u8) -> Vec<u32> {
@@ -151,13 +152,14 @@ impl Rss {
     }
 }
 
-/// A changed division of a device's packets. Dropping the guard restores what was changed, the table and the key each
-/// unless another program has changed it meanwhile.
+/// A changed division of a device's packets. Dropping the guard restores what was changed, the
+/// table and the key each unless another program has changed it meanwhile.
 #[derive(Debug)]
 #[must_use = "dropping it restores the former RSS table"]
 pub struct RssGuard {
     interface: Interface,
-    /// The division before the change; its table counts as the default only if another one was written.
+    /// The division before the change; its table counts as the default only if another one was
+    /// written.
     before: Rss,
     set: Rss,
 }
@@ -201,8 +203,8 @@ impl Interface {
     /// guard is dropped.
     ///
     /// # Errors
-    /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is not the device's
-    /// or a queue that it does not have.
+    /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is
+    /// not the device's or a queue that it does not have.
     pub fn set_rss(self, table: &[u32], key: &[u8]) -> Result<RssGuard> {
         let mut before = self.rss()?;
         let is_odd = |len: usize, its: usize| len != 0 && len != its;
@@ -246,7 +248,8 @@ impl Interface {
     }
 
     /// Sets the table and the key of `rss` as [`Interface::write_rss`] does; a default table as
-    /// such, because a written one counts as the user's: it stays when the number of queues changes.
+    /// such, because a written one counts as the user's: it stays when the number of queues
+    /// changes.
     fn restore_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
         let set = || self.words(&mut Rss::request_default(transform), "ETHTOOL_SRSSH");
         // The number of queues may have changed since, and the default with it. The table is read
@@ -335,7 +338,8 @@ impl RssGuard {
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        // Write only what was changed: a driver that reports a key may refuse to set one, and the table with it.
+        // Write only what was changed: a driver that reports a key may refuse to set one, and the
+        // table with it.
         let Ok(now) = self.interface.rss() else { return };
         if let Some(back) = self.former(&now) {
             let _ = self.interface.restore_rss(&back, now.transform);

@@ -158,9 +158,10 @@ impl BlockRing {
 
     /// Reads the next frame and moves on; `None` at the end of the block.
     ///
-    /// A place that the kernel counts and has not written is passed over. The kernel takes the place before it writes
-    /// the offload header; if the header cannot express a superframe, it drops and counts the packet, and bytes of an
-    /// earlier round stay there, which may be a sender's. Only the status is of this round.
+    /// A place that the kernel counts and has not written is passed over. The kernel takes the
+    /// place before it writes the offload header; if the header cannot express a superframe, it
+    /// drops and counts the packet, and bytes of an earlier round stay there, which may be a
+    /// sender's. Only the status is of this round.
     /// Source: net/packet/af_packet.c tpacket_rcv, prb_fill_vlan_info.
     fn next_frame(&mut self) -> Option<RxFrame<'_>> {
         loop {
@@ -172,8 +173,8 @@ impl BlockRing {
                 return self.abandon();
             };
             let left = cursor.left - 1;
-            // Each step must be at least as long as a header, so that reading a block ends whatever its
-            // content is.
+            // Each step must be at least as long as a header, so that reading a block ends whatever
+            // its content is.
             if left > 0 && next < FRAME_HDR_BYTES {
                 return self.abandon();
             }

@@ -46,14 +46,14 @@ impl PacketSocket {
     /// frames among the others.
     ///
     /// Of all sockets of a group interface and `fanout` must be the same. Kernels that do not know
-    /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, and do not say so, have a group receive the frames that
-    /// this machine sends, whatever its sockets ask for: filters tell them by
+    /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, and do not say so, have a group receive the frames
+    /// that this machine sends, whatever its sockets ask for: filters tell them by
     /// [`PKTTYPE_OUTGOING`](super::PKTTYPE_OUTGOING).
     ///
     /// # Errors
     /// EINVAL if the interface is down or the group is of another kind, ENOSPC in one of
-    /// [`FANOUT_SOCKETS_MAX`] sockets, EALREADY for a socket that is in one, ENOMEM if there are 65,536
-    /// groups.
+    /// [`FANOUT_SOCKETS_MAX`] sockets, EALREADY for a socket that is in one, ENOMEM if there are
+    /// 65,536 groups.
     ///
     /// Source: net/packet/af_packet.c fanout_add.
     pub fn join_fanout(

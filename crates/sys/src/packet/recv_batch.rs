@@ -94,10 +94,11 @@ impl RecvBatch {
     /// Shape:  frames of the socket -> the batch; unread frames of the batch stay, and then nothing
     ///         is received. Returns `None` if more frames may wait.
     /// Errors: what ended the batch: EAGAIN if no other frame waits; ENETDOWN once after the
-    ///         interface was set down or removed; EINVAL if the next frame was one whose offload the
-    ///         header cannot say, which the kernel has dropped; others of recvmmsg(2).
+    ///         interface was set down or removed; EINVAL if the next frame was one whose offload
+    ///         the header cannot say, which the kernel has dropped; others of recvmmsg(2).
     /// Cost:   one syscall, which copies the frames; a second one if fewer came. No allocation.
-    /// Source: net/socket.c do_recvmmsg, which keeps an error behind frames for the socket's next call.
+    /// Source: net/socket.c do_recvmmsg, which keeps an error behind frames for the socket's next
+    ///         call.
     pub fn fill(&mut self, socket: &PacketSocket, most: usize) -> Option<Errno> {
         if self.frames_left() > 0 {
             return None;
@@ -161,7 +162,8 @@ impl RecvBatch {
         })
     }
 
-    /// Moves back by one frame, so that [`RecvBatch::next_frame`] returns the frame read last again.
+    /// Moves back by one frame, so that [`RecvBatch::next_frame`] returns the frame read last
+    /// again.
     pub fn unread(&mut self) {
         self.next = self.next.saturating_sub(1);
     }

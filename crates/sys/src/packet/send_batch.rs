@@ -89,8 +89,8 @@ impl<'seg> Sending<'_, 'seg> {
     ///
     /// Shape:  the segments stay the caller's and are borrowed until the `Sending` ends; false
     ///         leaves the batch as it was.
-    /// Errors: false if the batch is full. A message of more than [`MESSAGE_SEGMENTS_MAX`] segments,
-    ///         the header included, fits in no batch, not even an empty one.
+    /// Errors: false if the batch is full. A message of more than [`MESSAGE_SEGMENTS_MAX`]
+    ///         segments, the header included, fits in no batch, not even an empty one.
     /// Cost:   16 bytes written a segment, 64 a message; no allocation, no syscall.
     #[must_use]
     pub fn add(

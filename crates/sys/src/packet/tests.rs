@@ -15,7 +15,8 @@ use linerate_testing::{in_netns, ip, quiet, unless, wait_running};
 const WAIT: Duration = Duration::from_secs(5);
 const VNET: Options =
     Options { vnet_hdr: true, qdisc_bypass: true, promiscuous: true, send_buffer_bytes: 4 << 20 };
-/// Marks the frames of these tests, apart from the neighbour solicitations of an interface coming up.
+/// Marks the frames of these tests, apart from the neighbour solicitations of an interface coming
+/// up.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// The longest that a device takes whole by default (`gso_max_size` - 1, the Ethernet header
@@ -356,14 +357,16 @@ fn tap() -> Option<(Tap, Interface)> {
     Some((tap, Interface::open("t0").unwrap()))
 }
 
-/// The header of a datagram that is to be cut into fragments, which the kernel can give to no socket.
+/// The header of a datagram that is to be cut into fragments, which the kernel can give to no
+/// socket.
 const FRAGMENTED: VnetHdr = VnetHdr { gso_type: GSO_UFO, csum_offset: 6, ..SUPERFRAME };
 
 fn send_by(tap: &Tap, header: VnetHdr, f: &[u8]) {
     tap.write_vectored(&[IoSlice::new(&header.to_bytes()), IoSlice::new(f)]).unwrap();
 }
 
-/// Returns a frame of 1500 bytes, of which some look like the headers of a frame that begins at 200 in a block.
+/// Returns a frame of 1500 bytes, of which some look like the headers of a frame that begins at 200
+/// in a block.
 fn forgery() -> Vec<u8> {
     // In a block, the first frame's data begin at 140.
     let (mut f, at) = (frame(1, 1500), 200 - 140);

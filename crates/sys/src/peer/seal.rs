@@ -25,18 +25,19 @@ pub(super) fn huge_page_bytes(fd: &OwnedFd) -> rustix::io::Result<Option<u64>> {
 }
 
 /// Checks that no access to the first `len` bytes of the file can be a SIGBUS, except when the
-/// memory of a cgroup is exhausted, which kills its processes. Returns true for a file of huge pages: the
-/// caller must fill the holes of the mapped part.
+/// memory of a cgroup is exhausted, which kills its processes. Returns true for a file of huge
+/// pages: the caller must fill the holes of the mapped part.
 ///
-/// The owner must have sealed the file against truncation, as libmemif, VPP and DPDK do when they create
-/// it. Adding a seal takes the lock of the file (`memfd_add_seals` in mm/memfd.c), which a thread of the
-/// peer can hold in write(2) for as long as it likes. Reading the seals takes no lock.
+/// The owner must have sealed the file against truncation, as libmemif, VPP and DPDK do when they
+/// create it. Adding a seal takes the lock of the file (`memfd_add_seals` in mm/memfd.c), which a
+/// thread of the peer can hold in write(2) for as long as it likes. Reading the seals takes no
+/// lock.
 pub(super) fn check(fd: &OwnedFd, len: u64) -> std::result::Result<bool, String> {
     if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
         return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
     }
-    // Only memory files support seals. Other files are refused without a call to their file system: a
-    // peer may serve that file system, and never answer.
+    // Only memory files support seals. Other files are refused without a call to their file system:
+    // a peer may serve that file system, and never answer.
     let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
     if !sealed(SealFlags::SHRINK) {
         return Err("its file is not sealed against truncation".into());
@@ -45,8 +46,9 @@ pub(super) fn check(fd: &OwnedFd, len: u64) -> std::result::Result<bool, String>
         return Ok(false);
     }
     // A seal against writing also protects a file of huge pages against new holes:
-    // hugetlbfs_punch_hole in fs/hugetlbfs/inode.c. A file with fewer blocks, of 512 bytes each, than
-    // the mapping has holes in it. A file with more blocks may have some, because they may be elsewhere.
+    // hugetlbfs_punch_hole in fs/hugetlbfs/inode.c. A file with fewer blocks, of 512 bytes each,
+    // than the mapping has holes in it. A file with more blocks may have some, because they may be
+    // elsewhere.
     if !sealed(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err("its owner can punch holes into a file of huge pages".into());
     }

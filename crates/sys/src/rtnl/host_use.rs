@@ -1,6 +1,7 @@
-//! Detection of the host's own use of an interface: an address on it, a route through it, or membership in a bridge
-//! or bond. Interfaces stacked on it count as well: the bridge or bond that it is a member of, a VLAN, a macvlan.
-//! A macvlan in another network namespace is found by its address (host_use/stations.rs).
+//! Detection of the host's own use of an interface: an address on it, a route through it, or
+//! membership in a bridge or bond. Interfaces stacked on it count as well: the bridge or bond that
+//! it is a member of, a VLAN, a macvlan. A macvlan in another network namespace is found by its
+//! address (host_use/stations.rs).
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
@@ -39,7 +40,8 @@ const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u32 = 254;
 /// The kind of a route that forwards packets; other kinds are for refusals and local addresses.
 const RTN_UNICAST: u8 = 1;
-/// The origin of routes that the kernel adds for the addresses of an interface, link-local ones included.
+/// The origin of routes that the kernel adds for the addresses of an interface, link-local ones
+/// included.
 const RTPROT_KERNEL: u8 = 2;
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
@@ -59,24 +61,27 @@ pub enum UseKind {
     Address(IpAddr),
     /// A default route of the main table leads to it.
     DefaultRoute,
-    /// A route to these addresses leads to it, in any table; the number is the length of the prefix.
+    /// A route to these addresses leads to it, in any table; the number is the length of the
+    /// prefix.
     Route(IpAddr, u8),
     /// It is a member of this bridge or bond.
     Member(IfName),
-    /// It receives for this MAC address of another interface, such as a macvlan in another network namespace.
+    /// It receives for this MAC address of another interface, such as a macvlan in another network
+    /// namespace.
     Station([u8; 6]),
 }
 
 impl HostUse {
-    /// Returns the first use that the host makes of `interface`, addresses before routes before memberships before
-    /// stations; `None` if the host does not use it. A link-local address does not count, because every interface has
-    /// one, nor does membership in a VRF, which passes no packet on by itself.
+    /// Returns the first use that the host makes of `interface`, addresses before routes before
+    /// memberships before stations; `None` if the host does not use it. A link-local address does
+    /// not count, because every interface has one, nor does membership in a VRF, which passes no
+    /// packet on by itself.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
     ///
-    /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the interface's
-    /// MAC addresses, of which it holds one at a time in whole. For setup.
+    /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the
+    /// interface's MAC addresses, of which it holds one at a time in whole. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let own = interface.hardware().ok().map(|hardware| hardware.mac);
@@ -95,8 +100,8 @@ impl HostUse {
         }))
     }
 
-    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. Link-local addresses
-    /// do not count, as in [`HostUse::of`].
+    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`.
+    /// Link-local addresses do not count, as in [`HostUse::of`].
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
@@ -185,7 +190,8 @@ fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
     if let Some(used) = first.or(other).or(member) {
         return Ok(Some(used));
     }
-    // Last, because a bridge may add its addresses to a member. What stands higher adds its own down to here.
+    // Last, because a bridge may add its addresses to a member. What stands higher adds its own
+    // down to here.
     let station = stations::first(index, own)?;
     Ok(station.map(|mac| Used { index, kind: Found::Station(mac) }))
 }
@@ -228,7 +234,8 @@ pub(super) struct Stack {
     /// The given interface and its bridge or bond: their packets have no additional tag or tunnel
     /// header.
     pub untagged: Vec<u32>,
-    /// The first interface of the stack that is a member of a bridge or bond, and that bridge or bond.
+    /// The first interface of the stack that is a member of a bridge or bond, and that bridge or
+    /// bond.
     member: Option<(u32, u32)>,
 }
 
@@ -242,7 +249,8 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     Ok(Stack { member: member(&all, &links), all, untagged })
 }
 
-/// Returns the first interface of `stack` that is a member of another interface than a VRF, and that interface.
+/// Returns the first interface of `stack` that is a member of another interface than a VRF, and
+/// that interface.
 fn member(stack: &[u32], links: &[Link]) -> Option<(u32, u32)> {
     let link_of = |index: u32| links.iter().find(|link| link.index == index);
     stack.iter().find_map(|&at| {
@@ -292,8 +300,8 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
 pub(super) struct Route {
     /// True for a default route of the main table.
     pub is_default: bool,
-    /// The destination of a route that forwards packets and that the kernel has not added by itself: a
-    /// prefix and its length.
+    /// The destination of a route that forwards packets and that the kernel has not added by
+    /// itself: a prefix and its length.
     to: Option<(IpAddr, u8)>,
     /// Output interfaces of the route.
     pub out: Vec<u32>,

@@ -1,7 +1,8 @@
 //! The NAPI instances of an interface, by the kernel's `netdev` family of generic netlink: the irq
 //! of each, and its thread, if NAPI is threaded. Opens and changes nothing.
 //!
-//! Source: Documentation/netlink/specs/netdev.yaml, `napi-get`; include/uapi/linux/netdev.h (Linux 6.8).
+//! Source: Documentation/netlink/specs/netdev.yaml, `napi-get`; include/uapi/linux/netdev.h (Linux
+//!         6.8).
 
 use rustix::io::Errno;
 use rustix::net::netlink::GENERIC;

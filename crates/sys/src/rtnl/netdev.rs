@@ -1,10 +1,11 @@
 //! The XDP features that a driver reports, by the kernel's `netdev` family of generic netlink.
 //! Opens and changes nothing.
 //!
-//! Two requests: the number of the family by its name, then the device. Both answers are bounded and checked like those of
-//! rtnetlink.
+//! Two requests: the number of the family by its name, then the device. Both answers are bounded
+//! and checked like those of rtnetlink.
 //!
-//! Source: Documentation/netlink/specs/netdev.yaml, include/uapi/linux/{genetlink,netdev}.h (Linux 6.3; segments 6.6).
+//! Source: Documentation/netlink/specs/netdev.yaml, include/uapi/linux/{genetlink,netdev}.h (Linux
+//!         6.3; segments 6.6).
 
 use rustix::io::Errno;
 use rustix::net::netlink::GENERIC;

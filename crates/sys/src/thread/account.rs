@@ -1,8 +1,8 @@
 //! The kernel's statistics of one thread: time on a CPU, time ready without one, preemptions.
 //!
-//! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought up
-//! to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay is
-//! added when the thread is put on a CPU again, so it is exact for a thread that reads its own.
+//! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought
+//! up to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay
+//! is added when the thread is put on a CPU again, so it is exact for a thread that reads its own.
 //!
 //! Source: clock_gettime(2), getrusage(2), Documentation/scheduler/sched-stats.rst,
 //! `proc_pid_schedstat` in fs/proc/base.c.
@@ -46,8 +46,8 @@ impl Account {
     /// Opens the calling thread's statistics.
     ///
     /// # Errors
-    /// `E-FILE` without /proc, and from a kernel built without `CONFIG_SCHED_INFO`; `E-UNSUPPORTED` where its account is
-    /// switched off.
+    /// `E-FILE` without /proc, and from a kernel built without `CONFIG_SCHED_INFO`; `E-UNSUPPORTED`
+    /// where its account is switched off.
     pub fn of_this_thread() -> Result<Account> {
         let account = Account::open()?;
         account.run_delay_ns()?;

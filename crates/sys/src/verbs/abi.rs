@@ -1,8 +1,8 @@
 //! Layouts and constants of `infiniband/verbs.h`, and the functions of libibverbs.
 //!
-//! The calls that move packets (`ibv_post_send`, `ibv_poll_cq` and the like) are inline functions of the header:
-//! they call through a table in the device's context, whose layout is part of the library's interface. All other
-//! calls are functions of the library.
+//! The calls that move packets (`ibv_post_send`, `ibv_poll_cq` and the like) are inline functions
+//! of the header: they call through a table in the device's context, whose layout is part of the
+//! library's interface. All other calls are functions of the library.
 //!
 //! Source: rdma-core, libibverbs/verbs.h. Fields have kept their places since ABI 1.1, of 2006, and
 //! structures have only grown at their ends.
@@ -137,8 +137,8 @@ pub(super) struct QpAttr {
 }
 const _: () = assert!(size_of::<QpAttr>() == 144);
 
-/// The state of a port: `struct ibv_port_attr`. The library's function fills it up to `flags`, and the
-/// header's inline function of that name the rest, too.
+/// The state of a port: `struct ibv_port_attr`. The library's function fills it up to `flags`, and
+/// the header's inline function of that name the rest, too.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PortAttr {
@@ -265,7 +265,8 @@ pub(super) mod mask {
     pub const DEST_QPN: c_int = 1 << 20;
 }
 
-/// Declares the functions of libibverbs, each with its type, and the structure that has their addresses.
+/// Declares the functions of libibverbs, each with its type, and the structure that has their
+/// addresses.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions of libibverbs.
@@ -292,8 +293,8 @@ macro_rules! functions {
                         if address.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: the caller guarantees that this is the function of that name, whose type
-                        // the header declares as it is here.
+                        // SAFETY: the caller guarantees that this is the function of that name,
+                        // whose type the header declares as it is here.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,

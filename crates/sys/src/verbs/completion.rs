@@ -12,7 +12,8 @@ use super::abi;
 use super::library::{Device, errno_of, status_text};
 use crate::error::{Code, Error, Result};
 
-/// A channel of completion events: its descriptor is readable after a completion for which an event was asked.
+/// A channel of completion events: its descriptor is readable after a completion for which an event
+/// was asked.
 #[derive(Debug)]
 pub struct Events {
     device: Arc<Device>,
@@ -55,8 +56,8 @@ impl Events {
             if ret != 0 || queue.is_null() {
                 return n;
             }
-            // SAFETY: the queue is the one of the event, which is acknowledged once. It exists: destroying a queue
-            // waits for the acknowledgement of its events.
+            // SAFETY: the queue is the one of the event, which is acknowledged once. It exists:
+            // destroying a queue waits for the acknowledgement of its events.
             unsafe { (functions.ibv_ack_cq_events)(queue, 1) };
             n += 1;
         }
@@ -109,7 +110,8 @@ pub struct Completion {
 const _: () = assert!(size_of::<Completion>() == 48);
 
 impl Completion {
-    /// The status of a request that was not executed, because its queue pair had failed or was ended before.
+    /// The status of a request that was not executed, because its queue pair had failed or was
+    /// ended before.
     pub const FLUSHED: u32 = 5;
     /// The flag of a datagram whose route is in the 40 bytes in front of it.
     pub const HAS_ROUTE: u32 = 1;
@@ -135,8 +137,8 @@ unsafe impl Send for Completions {}
 unsafe impl Sync for Completions {}
 
 impl Completions {
-    /// Creates a queue for `len` completions, whose events go to `events`. Queues of different numbers `n` interrupt
-    /// different CPUs, as far as the device has so many interrupts.
+    /// Creates a queue for `len` completions, whose events go to `events`. Queues of different
+    /// numbers `n` interrupt different CPUs, as far as the device has so many interrupts.
     ///
     /// # Errors
     /// `E-SYSTEM` if the device has none so long.
@@ -177,7 +179,8 @@ impl Completions {
         usize::try_from(n).map(|n| n.min(out.len())).map_err(|_| Errno::IO)
     }
 
-    /// Asks for an event at the next completion. One that came before makes no event: poll again afterwards.
+    /// Asks for an event at the next completion. One that came before makes no event: poll again
+    /// afterwards.
     ///
     /// Cost: a call of the device's driver; a syscall with a device that is emulated.
     ///
@@ -201,7 +204,8 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // Destroying waits for the acknowledgement of all events, and those that wait are acknowledged here.
+        // Destroying waits for the acknowledgement of all events, and those that wait are
+        // acknowledged here.
         self._events.drain();
         // SAFETY: the queue is destroyed once, after its queue pairs, which hold references to it.
         unsafe { (self.device.functions().ibv_destroy_cq)(self.raw.as_ptr()) };

@@ -40,8 +40,8 @@ impl Drop for Domain {
     }
 }
 
-/// A region of memory that requests may name. Only the device that has it may use it; no peer can, because it is
-/// registered for local access alone.
+/// A region of memory that requests may name. Only the device that has it may use it; no peer can,
+/// because it is registered for local access alone.
 #[derive(Debug)]
 pub struct Memory {
     domain: Arc<Domain>,
@@ -82,7 +82,8 @@ impl Memory {
         Ok(Memory { domain: domain.clone(), raw, base, bytes })
     }
 
-    /// Returns the part of a message that lies at `offset`; `None` if that is not within the region.
+    /// Returns the part of a message that lies at `offset`; `None` if that is not within the
+    /// region.
     #[inline]
     pub(super) fn sge(&self, offset: u64, len: u32) -> Option<abi::Sge> {
         let end = offset.checked_add(len.into())?;
@@ -95,7 +96,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the region is registered, and no request names it any more: queue pairs hold references to it.
+        // SAFETY: the region is registered, and no request names it any more: queue pairs hold
+        // references to it.
         unsafe { (self.domain.device.functions().ibv_dereg_mr)(self.raw.as_ptr()) };
     }
 }
@@ -131,7 +133,8 @@ impl Address {
 
 impl Drop for Address {
     fn drop(&mut self) {
-        // SAFETY: the address is destroyed once; requests that name it have been posted, and are no longer read.
+        // SAFETY: the address is destroyed once; requests that name it have been posted, and are no
+        // longer read.
         unsafe { (self.domain.device.functions().ibv_destroy_ah)(self.raw.as_ptr()) };
     }
 }

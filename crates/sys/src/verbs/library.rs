@@ -12,8 +12,8 @@ use crate::error::{Code, Error, Result, last_errno};
 /// The name of the library; its number is that of its interface.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 
-/// The loaded library. It is never unloaded, because drivers of devices that it has loaded keep threads and
-/// handlers.
+/// The loaded library. It is never unloaded, because drivers of devices that it has loaded keep
+/// threads and handlers.
 pub(super) struct Library {
     pub functions: Functions,
 }
@@ -33,12 +33,14 @@ impl Library {
             Error::new(Code::Unsupported, "cannot use an RDMA device", why)
                 .fix("install libibverbs and the device's provider: apt install libibverbs1 ibverbs-providers")
         };
-        // SAFETY: loading a library runs its initialisers; those of libibverbs only set up its own state.
+        // SAFETY: loading a library runs its initialisers; those of libibverbs only set up its own
+        // state.
         let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(refuse(format!("{} is not installed", LIBRARY.to_string_lossy())));
         }
-        // SAFETY: the handle is of the library, whose default version of a function is that of the header.
+        // SAFETY: the handle is of the library, whose default version of a function is that of the
+        // header.
         let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
         // SAFETY: `find` looks in libibverbs.
         let functions = unsafe { Functions::load(find) };
@@ -119,7 +121,8 @@ impl Device {
     /// `E-SYSTEM` if the device has no such port.
     pub fn port(&self, port: u8) -> Result<PortState> {
         let mut attr = abi::PortAttr::default();
-        // SAFETY: the context is open, and the library writes no more than the structure has room for.
+        // SAFETY: the context is open, and the library writes no more than the structure has room
+        // for.
         let ret = unsafe { (self.functions().ibv_query_port)(self.raw.as_ptr(), port, &mut attr) };
         self.done(ret, "ibv_query_port")?;
         Ok(PortState {

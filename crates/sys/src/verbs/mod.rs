@@ -7,8 +7,9 @@
 //!           └─ Events ── Completions  what was done; an event makes the descriptor readable
 //! ```
 //!
-//! Owner: each object owns the library's object, and holds those that it was made of. A request names memory by its
-//! address, so posting one is `unsafe`: the device reads or writes the memory until the request is completed.
+//! Owner: each object owns the library's object, and holds those that it was made of. A request
+//! names memory by its address, so posting one is `unsafe`: the device reads or writes the memory
+//! until the request is completed.
 //!
 //! libibverbs is loaded with the first device. Its calls may be made by several threads at once.
 //!

@@ -137,7 +137,8 @@ unsafe impl std::marker::Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// Creates a UD queue pair, which takes those that have `key` as their Q_Key; it can receive and send.
+    /// Creates a UD queue pair, which takes those that have `key` as their Q_Key; it can receive
+    /// and send.
     ///
     /// # Errors
     /// `E-SYSTEM` if the device has no more, or none with so many requests.
@@ -175,7 +176,8 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Connects the pair with the other end, which has been created; `psn` is the sequence number of our first packet.
+    /// Connects the pair with the other end, which has been created; `psn` is the sequence number
+    /// of our first packet.
     ///
     /// Cost: syscalls that may wait for the answer of a neighbour: not for a worker.
     ///
@@ -245,13 +247,14 @@ impl QueuePair {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// Posts up to 32 requests to receive; returns how many of them the device took, from the front.
+    /// Posts up to 32 requests to receive; returns how many of them the device took, from the
+    /// front.
     ///
     /// Cost: one call of the device's driver; a syscall with a device that is emulated.
     ///
     /// # Safety
-    /// The device may write the memory of each request that it took until that request is completed, or the pair is
-    /// dropped: nothing else reads or writes it meanwhile.
+    /// The device may write the memory of each request that it took until that request is
+    /// completed, or the pair is dropped: nothing else reads or writes it meanwhile.
     pub unsafe fn post_receives(&self, requests: &[Receive]) -> usize {
         let mut parts = [abi::Sge::default(); CHAIN];
         let none =
@@ -275,8 +278,8 @@ impl QueuePair {
             }
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the chain and its parts live until the call returns, which does not keep them; the memory that they
-        // name is registered, and the caller lends it.
+        // SAFETY: the chain and its parts live until the call returns, which does not keep them;
+        // the memory that they name is registered, and the caller lends it.
         let ret = unsafe {
             let context = (*self.raw.as_ptr()).context;
             ((*context).ops.post_recv)(self.raw.as_ptr().cast(), first, &mut bad)
@@ -284,18 +287,19 @@ impl QueuePair {
         taken(ret, first.addr(), bad.addr(), size_of::<abi::RecvWr>(), n)
     }
 
-    /// Posts up to 32 messages as one chain, the last of which makes a completion; returns how many the
-    /// device took, from the front. If it refused one of the chain, none of the messages that it took makes
-    /// a completion unless it fails. A message that names memory outside the region ends the chain before it, and
-    /// the one before it makes a completion.
+    /// Posts up to 32 messages as one chain, the last of which makes a completion; returns how many
+    /// the device took, from the front. If it refused one of the chain, none of the messages that
+    /// it took makes a completion unless it fails. A message that names memory outside the region
+    /// ends the chain before it, and the one before it makes a completion.
     ///
     /// `to` is where they go; `None` for a connection.
     ///
-    /// Cost: one call of the device's driver, which rings one doorbell; a syscall with a device that is emulated.
+    /// Cost: one call of the device's driver, which rings one doorbell; a syscall with a device
+    ///       that is emulated.
     ///
     /// # Safety
-    /// The device may read the memory of each message until it, or a later one of this pair, is completed, or the
-    /// pair is dropped: nothing writes it meanwhile.
+    /// The device may read the memory of each message until it, or a later one of this pair, is
+    /// completed, or the pair is dropped: nothing writes it meanwhile.
     pub unsafe fn post(&self, messages: &[Send], to: Option<To<'_>>) -> usize {
         let mut parts = [[abi::Sge::default(); PARTS]; CHAIN];
         let mut chain = [self.empty(to); CHAIN];
@@ -327,8 +331,8 @@ impl QueuePair {
             }
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the chain and its parts live until the call returns, which does not keep them; the memory that they
-        // name is registered, and the caller lends it.
+        // SAFETY: the chain and its parts live until the call returns, which does not keep them;
+        // the memory that they name is registered, and the caller lends it.
         let ret = unsafe {
             let context = (*self.raw.as_ptr()).context;
             ((*context).ops.post_send)(self.raw.as_ptr().cast(), first, &mut bad)
@@ -375,7 +379,8 @@ impl QueuePair {
             sq_sig_all: 0,
         };
         let domain = setup.domain;
-        // SAFETY: the library reads and writes the structure that the header declares; the objects in it exist.
+        // SAFETY: the library reads and writes the structure that the header declares; the objects
+        // in it exist.
         let raw =
             unsafe { (domain.device.functions().ibv_create_qp)(domain.raw.as_ptr(), &mut attr) };
         let raw = domain.device.made(raw, "ibv_create_qp")?;
@@ -389,7 +394,8 @@ impl QueuePair {
     }
 
     fn modify(&self, mut attr: abi::QpAttr, which: c_int) -> Result<()> {
-        // SAFETY: the library reads the fields that `which` names of the structure that the header declares.
+        // SAFETY: the library reads the fields that `which` names of the structure that the header
+        // declares.
         let ret = unsafe {
             (self.domain.device.functions().ibv_modify_qp)(self.raw.as_ptr(), &mut attr, which)
         };
@@ -403,8 +409,8 @@ impl Drop for QueuePair {
         // requests any more.
         let ret = unsafe { (self.domain.device.functions().ibv_destroy_qp)(self.raw.as_ptr()) };
         if ret != 0 {
-            // The pair still exists, and a reset takes its requests from it. No device is known that
-            // refuses both; one that did could still use the memory of the requests.
+            // The pair still exists, and a reset takes its requests from it. No device is known
+            // that refuses both; one that did could still use the memory of the requests.
             let reset = abi::QpAttr { qp_state: abi::QPS_RESET, ..abi::QpAttr::default() };
             let _ = self.modify(reset, mask::STATE);
         }

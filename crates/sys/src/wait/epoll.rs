@@ -111,9 +111,9 @@ impl Epoll {
     /// Returns the events that are ready now, by epoll_wait.
     fn look(&self, events: &mut [Event]) -> io::Result<usize> {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
-        // SAFETY: `events` has room for `most` entries; the kernel writes at most `most`, and returns
-        // the number. Both types are the kernel's epoll_event: 12 bytes, packed, on x86-64, 16
-        // elsewhere, as asserted below.
+        // SAFETY: `events` has room for `most` entries; the kernel writes at most `most`, and
+        // returns the number. Both types are the kernel's epoll_event: 12 bytes, packed, on x86-64,
+        // 16 elsewhere, as asserted below.
         let n =
             unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), most, 0) };
         check(n).map(|n| n as usize)

@@ -48,8 +48,9 @@ impl EventFd {
     /// Rings a doorbell that a peer has, too, without blocking. A peer shares the open file, so it
     /// can fill the counter and make the file blocking; that delays no thread that calls this.
     ///
-    /// Cost: one syscall. In a thread without asynchronous requests ([`EventFd::can_signal_shared`])
-    /// two, and the second one blocks if the peer fills the counter between them.
+    /// Cost: one syscall. In a thread without asynchronous requests
+    /// ([`EventFd::can_signal_shared`]) two, and the second one blocks if the peer fills the
+    /// counter between them.
     pub fn signal_shared(&self) {
         if crate::aio::signal(self.fd.as_fd()) {
             return;
@@ -67,8 +68,8 @@ impl EventFd {
         }
     }
 
-    /// Returns true if [`EventFd::signal_shared`] does not block in the calling thread. It rings the
-    /// doorbell.
+    /// Returns true if [`EventFd::signal_shared`] does not block in the calling thread. It rings
+    /// the doorbell.
     ///
     /// Each thread needs a context of its own for asynchronous requests, and the machine has
     /// a limited number of them (fs.aio-max-nr): where one thread has its context, another may find

@@ -17,8 +17,8 @@ pub const POLL_FDS_MAX: usize = 64;
 /// Shape:  true if one is ready, false if the time is over first.
 /// Units:  `timeout`: `None` waits without bound, zero only looks.
 /// Errors: EINTR is retried with the time left.
-/// Cost:   one syscall; two clock reads if bounded, above zero and interrupted, else one. An allocation
-///         for more than [`POLL_FDS_MAX`] descriptors.
+/// Cost:   one syscall; two clock reads if bounded, above zero and interrupted, else one. An
+///         allocation for more than [`POLL_FDS_MAX`] descriptors.
 /// Source: ppoll(2).
 pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     poll_each(fds, timeout, |_| {})
@@ -35,7 +35,8 @@ pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
     asked.is_ok() && set[0].revents().contains(PollFlags::OUT)
 }
 
-/// Waits as [`poll_readable`] does, and calls `ready` with the index of each descriptor that is ready.
+/// Waits as [`poll_readable`] does, and calls `ready` with the index of each descriptor that is
+/// ready.
 ///
 /// Shape, units, errors, cost and source: as [`poll_readable`].
 #[inline]

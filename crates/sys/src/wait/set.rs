@@ -45,8 +45,8 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Sets the alarm to `at`, unless it is set to an earlier time that has not come; returns true if
-    /// the alarm will ring at `at` or earlier. An alarm that has rung is set anew, because an
+    /// Sets the alarm to `at`, unless it is set to an earlier time that has not come; returns true
+    /// if the alarm will ring at `at` or earlier. An alarm that has rung is set anew, because an
     /// edge-triggered poller has seen it already.
     ///
     /// Cost: a syscall if the time changed; a clock read if the alarm is set.

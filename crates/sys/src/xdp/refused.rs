@@ -9,20 +9,21 @@ use crate::mem::{self, Pages, Region};
 
 /// The words of the reason where this user may lock too little memory; the limit follows.
 const LIMITED: &str = "RLIMIT_MEMLOCK lets this user lock";
-/// The beginnings of the reasons where AF_XDP is refused before any interface is involved: the socket, and the map and
-/// the program of BPF.
+/// The beginnings of the reasons where AF_XDP is refused before any interface is involved: the
+/// socket, and the map and the program of BPF.
 const REFUSED: [&str; 3] = ["socket(AF_XDP): ", "BPF_MAP_CREATE: ", "BPF_PROG_LOAD: "];
 
-/// Returns true if `why`, the reason of an error or a text that contains it, says that this user may lock too little
-/// packet memory. Tests skip by it.
+/// Returns true if `why`, the reason of an error or a text that contains it, says that this user
+/// may lock too little packet memory. Tests skip by it.
 #[doc(hidden)]
 #[must_use]
 pub fn is_limit_of_locked_memory(why: &str) -> bool {
     why.contains(LIMITED)
 }
 
-/// Returns true if `why`, the reason of an `E-PERM` or `E-UNSUPPORTED` or a text that contains it, says that the kernel
-/// or a filter of system calls refuses AF_XDP to this process. Tests skip by it.
+/// Returns true if `why`, the reason of an `E-PERM` or `E-UNSUPPORTED` or a text that contains it,
+/// says that the kernel or a filter of system calls refuses AF_XDP to this process. Tests skip by
+/// it.
 #[doc(hidden)]
 #[must_use]
 pub fn is_refused(why: &str) -> bool {

@@ -1,4 +1,5 @@
-//! The fixed header of an IPv6 packet, and the division of a packet into header, extension headers and payload.
+//! The fixed header of an IPv6 packet, and the division of a packet into header, extension headers
+//! and payload.
 
 use std::net::Ipv6Addr;
 

@@ -1,7 +1,7 @@
 //! Dumps: answers of the kernel that list all objects of a kind, in several parts.
 //!
-//! Objects may change while the kernel lists them. Such a dump is torn: its objects are not reported, and it is
-//! requested again.
+//! Objects may change while the kernel lists them. Such a dump is torn: its objects are not
+//! reported, and it is requested again.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,8 @@ use crate::rtnl::{Answer, HEADER_BYTES, NLMSG_ERROR, errno, receive, send_by, u1
 
 const NLM_F_DUMP: u16 = 0x300;
 pub(super) const NLMSG_DONE: u16 = 3;
-/// Flag of the messages of a dump from which an object may be missing, because objects changed meanwhile.
+/// Flag of the messages of a dump from which an object may be missing, because objects changed
+/// meanwhile.
 pub(super) const NLM_F_DUMP_INTR: u16 = 0x10;
 /// Most attempts to get a dump without this flag.
 const DUMPS_MAX: usize = 10;

@@ -1,6 +1,6 @@
-//! Stations of other interfaces: unicast addresses, other than its own, for which an interface receives. A macvlan that
-//! is up adds its address to those of its lower interface. It may be in another network namespace, such as a
-//! container's, whose links are not in the dump of links.
+//! Stations of other interfaces: unicast addresses, other than its own, for which an interface
+//! receives. A macvlan that is up adds its address to those of its lower interface. It may be in
+//! another network namespace, such as a container's, whose links are not in the dump of links.
 //!
 //! Source: include/uapi/linux/neighbour.h, net/core/rtnetlink.c (`rtnl_fdb_dump`).
 
@@ -20,10 +20,11 @@ const NUD_PERMANENT: u16 = 0x80;
 /// Flag of an entry of the interface itself, and not of its bridge.
 const NTF_SELF: u8 = 0x02;
 
-/// Returns the first unicast address other than `own` for which the interface `index` receives; `None` if there is
-/// none, or if the kernel does not list them.
+/// Returns the first unicast address other than `own` for which the interface `index` receives;
+/// `None` if there is none, or if the kernel does not list them.
 pub(super) fn first(index: u32, own: Option<[u8; 6]>) -> Answer<Option<[u8; 6]>> {
-    // Without strict checking the kernel reads a `struct ifinfomsg`, whose index selects the interface.
+    // Without strict checking the kernel reads a `struct ifinfomsg`, whose index selects the
+    // interface.
     let mut request = [0; LINK_BYTES];
     request[0] = FAMILY;
     request[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -38,8 +39,9 @@ pub(super) fn first(index: u32, own: Option<[u8; 6]>) -> Answer<Option<[u8; 6]>>
     }
 }
 
-/// Returns the index of an interface, and a unicast address for which it receives. An entry of a VXLAN is of a remote
-/// address, and has a destination; an entry that is not permanent is an address that a switch has learned.
+/// Returns the index of an interface, and a unicast address for which it receives. An entry of a
+/// VXLAN is of a remote address, and has a destination; an entry that is not permanent is an
+/// address that a switch has learned.
 fn station(message: &[u8]) -> Option<(u32, [u8; 6])> {
     let (index, state) = (u32_at(message, 4)?, u16_at(message, 8)?);
     let (family, flags) = (*message.first()?, *message.get(10)?);

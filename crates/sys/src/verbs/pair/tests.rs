@@ -1,4 +1,5 @@
-//! Requests to send at the boundary of the driver: a library without a device records the calls of `post_send`.
+//! Requests to send at the boundary of the driver: a library without a device records the calls of
+//! `post_send`.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -183,7 +184,8 @@ fn messages(n: u64) -> Vec<Send> {
     (0..n).map(|id| Send { id, parts: [(64 * id, 40), (64 * id + 40, 24)], len: 2 }).collect()
 }
 
-/// Posts messages to a driver that refuses one of them; returns how many were taken, and the chain of each call.
+/// Posts messages to a driver that refuses one of them; returns how many were taken, and the chain
+/// of each call.
 fn posted(messages: &[Send], refused: Option<u64>) -> (usize, Vec<Vec<Request>>) {
     REFUSED.set(refused);
     let pair = connection();
