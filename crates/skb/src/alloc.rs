@@ -60,8 +60,8 @@ impl Local {
     /// Allocates one empty packet in one frame with room for `bytes`, of the smallest class that
     /// has that room.
     ///
-    /// Errors: `None` if no class has it, the pool has no frame of the class, or the data comes from
-    ///         the allocator, which has no memory.
+    /// Errors: `None` if no class has it, the pool has no frame of the class, or the data comes
+    ///         from the allocator, which has no memory.
     pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
         let umem = self.umem();
         let longest = PACKET_MAX_BYTES as usize;

@@ -102,12 +102,12 @@ impl<S> Batch<S> {
         self.tail = end;
     }
 
-    /// Lets `fill` write the handles of `n` more packets, without a verdict; returns false, and adds
-    /// nothing, if `fill` returns false.
+    /// Lets `fill` write the handles of `n` more packets, without a verdict; returns false, and
+    /// adds nothing, if `fill` returns false.
     ///
     /// # Safety
-    /// If `fill` returns true it has written a handle to each slot as [`Batch::extend_raw`] asks for;
-    /// `n` is at most [`Batch::spare`].
+    /// If `fill` returns true it has written a handle to each slot as [`Batch::extend_raw`] asks
+    /// for; `n` is at most [`Batch::spare`].
     #[inline]
     pub(crate) unsafe fn fill(&mut self, n: usize, fill: impl FnOnce(&mut [u32]) -> bool) -> bool {
         if self.tail + n > self.capacity() {
@@ -240,8 +240,9 @@ impl<S> Batch<S> {
     /// Drops the first `n` handles from the batch, because a ring holds them now.
     ///
     /// # Safety
-    /// Each of the first `n` of [`Batch::handles`] was put where it is freed, or where [`Batch::adopt`] takes it from, at
-    /// most once. One that is never taken is leaked, with its frame.
+    /// Each of the first `n` of [`Batch::handles`] was put where it is freed, or where
+    /// [`Batch::adopt`] takes it from, at most once. One that is never taken is leaked, with its
+    /// frame.
     pub unsafe fn took(&mut self, n: usize) {
         self.take_raw(n);
     }
@@ -249,8 +250,8 @@ impl<S> Batch<S> {
     /// Appends packets whose handles come from a ring.
     ///
     /// # Safety
-    /// Each handle was given up by [`Batch::took`] of a batch in the same state, has no other owner,
-    /// and there are at most [`Batch::spare`].
+    /// Each handle was given up by [`Batch::took`] of a batch in the same state, has no other
+    /// owner, and there are at most [`Batch::spare`].
     pub unsafe fn adopt(&mut self, handles: &[u32]) {
         // SAFETY: this function's caller guarantees what `extend_raw` requires.
         unsafe { self.extend_raw(handles) }

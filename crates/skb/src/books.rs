@@ -85,8 +85,8 @@ impl Sums {
     }
 
     fn add(&mut self, page: &Page) {
-        // Read the frees before the fates (sent, unused, dropped): a packet that is given up between
-        // the two reads is then not taken for a consumed one.
+        // Read the frees before the fates (sent, unused, dropped): a packet that is given up
+        // between the two reads is then not taken for a consumed one.
         self.outstanding[page.core] += page.alloc.value() as i64;
         for ((core, sum), freed) in
             self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())

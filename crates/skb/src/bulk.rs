@@ -1,7 +1,7 @@
 //! Operations on many frames at once, with the widest vectors that the CPU has.
 //!
-//! A build for any x86-64 has 16-byte vectors. One indirect call a batch buys it the 32-byte ones of
-//! the machine that it runs on; docs/adr/0006 has the figures.
+//! A build for any x86-64 has 16-byte vectors. One indirect call a batch buys it the 32-byte ones
+//! of the machine that it runs on; docs/adr/0006 has the figures.
 
 use crate::handle::{self, Common, FLAG};
 use crate::meta::Meta;
@@ -29,7 +29,8 @@ impl Lines<'_> {
     /// As [`Bulk::write`], of one handle.
     #[inline(always)]
     pub unsafe fn write(self, handle: u32) {
-        // SAFETY: the caller guarantees that the frame's line is in the table and that no other thread accesses it.
+        // SAFETY: the caller guarantees that the frame's line is in the table and that no other
+        // thread accesses it.
         unsafe { self.place(handle).cast::<[u64; 8]>().write(self.blank.0) }
     }
 }

@@ -282,8 +282,8 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
     }
 }
 
-/// Takes a free frame of the same class and size as another, initialised; returns `None` if there is
-/// none.
+/// Takes a free frame of the same class and size as another, initialised; returns `None` if there
+/// is none.
 fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     let mut one = [0];
     let got = match umem.is_jumbo(like) {

@@ -5,8 +5,8 @@
 //! calls itself. What holds for all of them:
 //!
 //! - There is no `gfp_mask`: memory comes from the [`Local`] at hand, at once or not at all.
-//! - Where the kernel ends in `BUG()` (`skb_over_panic`, `skb_under_panic`), nothing happens and the
-//!   answer is `None` or `false`.
+//! - Where the kernel ends in `BUG()` (`skb_over_panic`, `skb_under_panic`), nothing happens and
+//!   the answer is `None` or `false`.
 //! - A new packet has the headroom of its pool, where the kernel's has none.
 //!
 //! *Kernel* below is Linux 2.4.18 and 2.5.25, net/core/skbuff.c and include/linux/skbuff.h.
@@ -25,9 +25,9 @@ const DEVICE_HEADROOM_BYTES: usize = 16;
 
 /// Allocates an empty packet with room for `size` bytes.
 ///
-/// Kernel: takes the header from the CPU's hot list and the data from `kmalloc`; no headroom, and
-/// a tailroom of `size` rounded up to a cache line. `NULL` if either cannot be allocated; the `nodata`
-/// path gives the header back.
+/// Kernel: takes the header from the CPU's hot list and the data from `kmalloc`; no headroom, and a
+/// tailroom of `size` rounded up to a cache line. `NULL` if either cannot be allocated; the
+/// `nodata` path gives the header back.
 /// Here:   header and data in one from the hot list, of the smallest size class that fits; in
 ///         general mode the data from the system's allocator, as there. What fits no class is
 ///         refused: [`Local::alloc_copy`] makes a list of fragments of bytes that are there.
@@ -165,7 +165,8 @@ pub fn skb_headroom<S>(skb: &Skb<S>) -> usize {
     skb.headroom()
 }
 
-/// Returns the number of bytes free behind the data: 0 for a packet with fragments, as in the kernel.
+/// Returns the number of bytes free behind the data: 0 for a packet with fragments, as in the
+/// kernel.
 pub fn skb_tailroom<S>(skb: &Skb<S>) -> usize {
     if skb.is_linear() { skb.tailroom() } else { 0 }
 }

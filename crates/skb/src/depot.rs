@@ -257,7 +257,8 @@ mod tests {
         let mut one = [0];
         assert_eq!(depot.take(PLAIN, &mut one), 1);
         assert_eq!(depot.locks().taken, 1);
-        // On a busy machine the other thread may arrive late, or only after the lock was released; then try again.
+        // On a busy machine the other thread may arrive late, or only after the lock was released;
+        // then try again.
         let mut tries = 0;
         let waited = (0..200).any(|_| {
             let (before, mut least) = (depot.locks(), 0);

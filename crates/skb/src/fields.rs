@@ -1,8 +1,8 @@
 //! Fields of a packet apart from its bytes.
 //!
-//! The fields of the hot lane are always there; a field of a cold lane is `None` until it is set, and
-//! then costs one more cache line. Setting any of them fails, and does nothing, if the packet is
-//! shared and the pool has no frame [for a copy](Skb#copies).
+//! The fields of the hot lane are always there; a field of a cold lane is `None` until it is set,
+//! and then costs one more cache line. Setting any of them fails, and does nothing, if the packet
+//! is shared and the pool has no frame [for a copy](Skb#copies).
 
 use std::sync::Arc;
 
@@ -130,39 +130,45 @@ impl Skb<Unique> {
 
     /// Sets the capture time, in nanoseconds of the epoch.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_stamp_ns(&mut self, stamp_ns: u64) -> bool {
         self.set_cold(lane::STAMP, |cold| cold.stamp_ns = stamp_ns)
     }
 
     /// Sets the packet's mark.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_mark(&mut self, mark: u32) -> bool {
         self.set_cold(lane::MARK, |cold| cold.mark = mark)
     }
 
     /// Sets the packet's traffic class index.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_tc_index(&mut self, tc_index: u16) -> bool {
         self.set_cold(lane::TC_INDEX, |cold| cold.tc_index = tc_index)
     }
 
     /// Sets the hash of the packet's flow.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_hash(&mut self, hash: u32) -> bool {
         self.set_cold(lane::HASH, |cold| cold.hash = hash)
     }
 
     /// Sets or removes the VLAN tag that is kept in the metadata.
     ///
-    /// A port that leads out of the process inserts the tag into the packet, after the two MAC addresses, when it
-    /// sends the packet; the packet's other tags follow it. Ports within the process (`ring`, `sink`) leave it in the
-    /// metadata. Ports do not set it: the tags of received packets are in their bytes.
+    /// A port that leads out of the process inserts the tag into the packet, after the two MAC
+    /// addresses, when it sends the packet; the packet's other tags follow it. Ports within the
+    /// process (`ring`, `sink`) leave it in the metadata. Ports do not set it: the tags of received
+    /// packets are in their bytes.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_vlan(&mut self, vlan: Option<Vlan>) -> bool {
         match vlan {
             Some(tag) => self.set_cold(lane::VLAN, |cold| cold.vlan = (tag.tci, tag.protocol)),
@@ -172,7 +178,8 @@ impl Skb<Unique> {
 
     /// Sets the work on the packet that is left to the device.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_offload(&mut self, offload: Offload) -> bool {
         if offload == Offload::NONE {
             return self.set(|meta| meta.lanes &= !lane::OFFLOAD);
@@ -182,7 +189,8 @@ impl Skb<Unique> {
 
     /// Sets the class of the packet's link-layer destination.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
         self.set(|meta| meta.packet_type = packet_type)
     }
@@ -190,27 +198,30 @@ impl Skb<Unique> {
     /// Sets the link type of the packet's first header, a number of the registry of captures' link
     /// types.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_link_type(&mut self, link_type: u16) -> bool {
         self.set(|meta| meta.link = link_type.wrapping_sub(ETHERNET))
     }
 
     /// Sets the number of bytes that the capture cut off the packet's end.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_snapped_bytes(&mut self, bytes: u32) -> bool {
         self.set(|meta| meta.snapped_bytes = bytes)
     }
 
     /// Sets the packet's priority, for a qdisc.
     ///
-    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a copy](Skb#copies).
+    /// Returns false, and does nothing, if the packet is shared and the pool has no frame [for a
+    /// copy](Skb#copies).
     pub fn set_priority(&mut self, priority: u32) -> bool {
         self.set(|meta| meta.priority = priority)
     }
 
-    /// Returns the control block, for writing; `None` if the packet is shared and the pool has no frame
-    /// [for a copy](Skb#copies).
+    /// Returns the control block, for writing; `None` if the packet is shared and the pool has no
+    /// frame [for a copy](Skb#copies).
     pub fn cb_mut(&mut self) -> Option<&mut [u8; CB_BYTES]> {
         self.meta_mut().map(|meta| &mut meta.cb)
     }
@@ -220,8 +231,8 @@ impl Skb<Unique> {
     /// hold `what`.
     ///
     /// # Errors
-    /// Hands it back if the packet holds something already, or if the packet is shared and the pool has no frame
-    /// [for a copy](Skb#copies).
+    /// Hands it back if the packet holds something already, or if the packet is shared and the pool
+    /// has no frame [for a copy](Skb#copies).
     pub fn hold(&mut self, what: Arc<dyn Release>) -> Result<(), Arc<dyn Release>> {
         if self.holds() {
             return Err(what);

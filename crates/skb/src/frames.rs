@@ -24,8 +24,8 @@ pub(crate) struct Place {
     pub trust: Trust,
 }
 
-/// The values that are constant while an id is in use. They have cache lines of their own: every core
-/// reads them for every packet.
+/// The values that are constant while an id is in use. They have cache lines of their own: every
+/// core reads them for every packet.
 #[repr(align(128))]
 pub(crate) struct Frames {
     data: *mut u8,

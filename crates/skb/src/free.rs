@@ -213,8 +213,9 @@ impl Local {
         if n == 0 {
             return;
         }
-        // Set the level before the frames go to the depot, so that no frame is counted in both. It is not
-        // reduced by `n`, because the published level does not include all of these frames yet.
+        // Set the level before the frames go to the depot, so that no frame is counted in both. It
+        // is not reduced by `n`, because the published level does not include all of these frames
+        // yet.
         self.page.level.set((self.list.len() + self.jumbo.len()) as u64);
         self.page.spilled(n);
         self.umem().put_home(&self.away);

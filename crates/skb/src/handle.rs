@@ -7,9 +7,9 @@
 //!
 //! *flag*: the meta line must be read before the frame is freed, because the packet is shared, has
 //! fragments, is of the jumbo class or holds something. *core*: the number of the `Local` that
-//! allocated it, so that a free on another core is counted without touching the packet; 0 stands for
-//! an allocator without a number. On free lists the core's bits mean nothing, but in a pool that
-//! returns frames to their cores: there they name the depot that a frame on a list returns to.
+//! allocated it, so that a free on another core is counted without touching the packet; 0 stands
+//! for an allocator without a number. On free lists the core's bits mean nothing, but in a pool
+//! that returns frames to their cores: there they name the depot that a frame on a list returns to.
 
 /// Flag: the meta line must be read before freeing.
 pub(crate) const FLAG: u32 = 1 << 31;
@@ -28,7 +28,8 @@ pub(crate) const FRAMES_MAX: u32 = INDEX + 1;
 /// Number of entries in a table indexed by [`table_index`].
 pub(crate) const TABLE: usize = 2 * IDS;
 
-/// Returns the upper bits of all handles of one core's packets: the umem's id and the core's number.
+/// Returns the upper bits of all handles of one core's packets: the umem's id and the core's
+/// number.
 pub(crate) const fn tag(umem: u32, core: u32) -> u32 {
     umem << UMEM_SHIFT | core << CORE_SHIFT
 }

@@ -1,7 +1,7 @@
 //! Settings: each is declared once, with its name, unit, range and default.
 //!
-//! The builders clamp by a knob's range, the command reads its flag and its help from it, the lab its
-//! factors, and docs/knobs.md is rendered from [`POOL`] and the engine's list.
+//! The builders clamp by a knob's range, the command reads its flag and its help from it, the lab
+//! its factors, and docs/knobs.md is rendered from [`POOL`] and the engine's list.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! The cold lanes: fields that few packets have.
 //!
-//! One more cache line a frame, apart from the hot one. A lane costs nothing until it is used: a bit
-//! in the hot line says that it holds something, so no code initialises, reads or copies a lane that
-//! was not written. The netfilter and scheduler fields of post 004, which a kernel initialises if
-//! it is built with them, are of this kind.
+//! One more cache line a frame, apart from the hot one. A lane costs nothing until it is used: a
+//! bit in the hot line says that it holds something, so no code initialises, reads or copies a lane
+//! that was not written. The netfilter and scheduler fields of post 004, which a kernel initialises
+//! if it is built with them, are of this kind.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,8 +121,9 @@ impl Offload {
 
     /// Returns the offload after the packet was cut to `len` bytes.
     ///
-    /// A checksum whose field went is dropped from the work; the rest of a superframe is an ordinary
-    /// packet if it is no longer than one segment, with a transport header without options.
+    /// A checksum whose field went is dropped from the work; the rest of a superframe is an
+    /// ordinary packet if it is no longer than one segment, with a transport header without
+    /// options.
     pub(crate) fn trimmed(mut self, len: usize) -> Offload {
         let start = usize::from(self.csum_start);
         if self.needs_checksum() && start + usize::from(self.csum_offset) + 2 > len {
@@ -166,7 +167,8 @@ impl Vlan {
     }
 }
 
-/// An object that is called when the packet that holds it is freed, as the kernel's `skb->destructor` is.
+/// An object that is called when the packet that holds it is freed, as the kernel's
+/// `skb->destructor` is.
 ///
 /// Something that a packet stands for while it travels: room in a socket's budget, a reference on a
 /// flow.
@@ -204,7 +206,8 @@ const _: () = assert!(size_of::<Cold>() == 64);
 /// # Safety
 /// The caller owns the last handle on the frame, and frees it next.
 pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived: bool) {
-    // SAFETY: the caller's handle is the last one, so no other handle reads or writes the two lines.
+    // SAFETY: the caller's handle is the last one, so no other handle reads or writes the two
+    // lines.
     let (lanes, cold) = unsafe { (umem.meta(handle).as_ref().lanes, umem.cold(handle).as_mut()) };
     if lived && lanes & lane::BORN != 0 {
         page.dwelled(handle, linerate_sys::tsc::ticks().wrapping_sub(cold.born));

@@ -75,8 +75,8 @@ impl Local {
     /// Cost:   one cache line written a packet.
     ///
     /// # Safety
-    /// Each frame in which a span begins was lent by a `Local` of this pool, has not come back since,
-    /// and no device writes it any more. `out` has room for all.
+    /// Each frame in which a span begins was lent by a `Local` of this pool, has not come back
+    /// since, and no device writes it any more. `out` has room for all.
     pub unsafe fn receive(&mut self, spans: &[Span], out: &mut Batch) -> usize {
         let (umem, tag, before) = (self.umem(), self.tag, out.len());
         let (shift, ordinary) = (umem.frame_bytes().trailing_zeros(), u64::from(umem.frames()));
@@ -114,8 +114,8 @@ impl Local {
     /// Cost: the depot's lock once for each 64 frames.
     ///
     /// # Safety
-    /// Each was lent by a `Local` of this pool, has not come back since, and no device writes it any
-    /// more.
+    /// Each was lent by a `Local` of this pool, has not come back since, and no device writes it
+    /// any more.
     pub unsafe fn reclaim(&mut self, frames: &[u64]) {
         let umem = self.umem();
         let shift = umem.frame_bytes().trailing_zeros();
@@ -302,8 +302,8 @@ mod tests {
         // SAFETY: no thread writes the memory meanwhile; the packet is read only.
         let region = unsafe { pool.region() }.unwrap();
         let read = |span: Span| {
-            // SAFETY: the span lies in the region, as the assertion below checks, and the packet that
-            // owns it is not written.
+            // SAFETY: the span lies in the region, as the assertion below checks, and the packet
+            // that owns it is not written.
             let at = unsafe { region.base().as_ptr().add(span.offset as usize) };
             assert!(span.offset as usize + span.len as usize <= region.len());
             // SAFETY: as above.

@@ -132,8 +132,9 @@ impl Local {
         self.hot_list_len
     }
 
-    /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the depot,
-    /// the coldest first. Returns the length that was applied: at most 65,536, and at most the frames of the pool.
+    /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the
+    /// depot, the coldest first. Returns the length that was applied: at most 65,536, and at most
+    /// the frames of the pool.
     ///
     /// A default list ([`Pool::local`]) that becomes shorter leaves the difference to later default
     /// lists. If it becomes longer again, it does not take the difference from them: the program

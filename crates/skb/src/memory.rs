@@ -11,7 +11,8 @@ use crate::meta::Meta;
 use crate::policy::{Data, Trust};
 use crate::shape::Shape;
 
-/// The mappings of a umem: the frames, for devices and peers to share, and the tables that are not shared.
+/// The mappings of a umem: the frames, for devices and peers to share, and the tables that are not
+/// shared.
 pub(crate) struct Memory {
     pub frames: Option<Arc<Region>>,
     /// Hot lines, cold lines, and the table of packets' blocks.

@@ -1,7 +1,7 @@
 //! The hot lane: one cache line of metadata for each frame, stored separately from the frames.
 //!
-//! It is apart because a peer that maps the frames must not be able to write it, and because frames 2
-//! KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
+//! It is apart because a peer that maps the frames must not be able to write it, and because frames
+//! 2 KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
 //!
 //! Owner: the owner of the frame's handle. The whole line is written when the frame is allocated
 //! (or was when it was freed, see [`Init`](crate::Init)), so nothing of its former life is left;

@@ -1,11 +1,10 @@
 //! Operations of a driver on runs of plain packets (nearly all packets), without a look-up for
 //! each.
 //!
-//! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so it
-//! is one ordinary frame that is not shared and holds nothing, no work on it is left to a device, and its
-//! metadata has no VLAN tag.
-//! The calls work on plain packets of one pool and stop at the first that is not plain; the methods
-//! of [`Skb`](crate::Skb) take any packet.
+//! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so
+//! it is one ordinary frame that is not shared and holds nothing, no work on it is left to a
+//! device, and its metadata has no VLAN tag. The calls work on plain packets of one pool and stop
+//! at the first that is not plain; the methods of [`Skb`](crate::Skb) take any packet.
 
 use crate::batch::Batch;
 use crate::handle::{self, FLAG};
@@ -117,8 +116,8 @@ impl Batch<Unique> {
             if place.trust == Trust::Exported {
                 break;
             }
-            // SAFETY: a plain packet's handle is the only one on its frame, and `&mut self` borrows it;
-            // off + len lies within the frame.
+            // SAFETY: a plain packet's handle is the only one on its frame, and `&mut self` borrows
+            // it; off + len lies within the frame.
             let (meta, room) = unsafe {
                 let meta = umem.meta(handle).as_mut();
                 let end = (meta.off + meta.len) as usize;

@@ -1,4 +1,5 @@
-//! A pool of frames: the first object that a program makes, and the memory that ports allocate from.
+//! A pool of frames: the first object that a program makes, and the memory that ports allocate
+//! from.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -24,10 +25,10 @@ const FRAMES: u32 = 4096;
 
 /// Frames of one size, in one memory region. Cloning it makes another handle on the same pool.
 ///
-/// The memory stays mapped until the last `Pool`, [`Local`] and [`Skb`](crate::Skb) are gone, and no
-/// thread has a free frame of it. A thread that dropped packets while a `Pool` or `Local` existed
-/// may keep some of their frames until it exits, meets another pool, or builds one. It meets a pool
-/// when it drops, shares or copies the first packet of that pool.
+/// The memory stays mapped until the last `Pool`, [`Local`] and [`Skb`](crate::Skb) are gone, and
+/// no thread has a free frame of it. A thread that dropped packets while a `Pool` or `Local`
+/// existed may keep some of their frames until it exits, meets another pool, or builds one. It
+/// meets a pool when it drops, shares or copies the first packet of that pool.
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
@@ -178,15 +179,15 @@ impl Pool {
         self.umem.jumbo().0 as usize
     }
 
-    /// Returns the data bytes that a new packet of one jumbo frame can hold; 0 if there are no jumbo
-    /// frames.
+    /// Returns the data bytes that a new packet of one jumbo frame can hold; 0 if there are no
+    /// jumbo frames.
     #[must_use]
     pub fn jumbo_room(&self) -> usize {
         (self.umem.jumbo().1 as usize).saturating_sub(self.headroom())
     }
 
-    /// Returns the length in bytes of the longest packet that the pool can hold, in a jumbo frame or
-    /// a chain of ordinary ones.
+    /// Returns the length in bytes of the longest packet that the pool can hold, in a jumbo frame
+    /// or a chain of ordinary ones.
     #[must_use]
     pub fn packet_max_bytes(&self) -> usize {
         (CHAIN_FRAMES_MAX.min(self.frames()) * self.data_room()).max(self.jumbo_room())
@@ -306,8 +307,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Adds frames of a second class, for packets that are too long for an ordinary frame: `bytes` is
-    /// a power of two, as 16384 for frames of 9000 bytes. The default is none, as with 0 `frames`.
+    /// Adds frames of a second class, for packets that are too long for an ordinary frame: `bytes`
+    /// is a power of two, as 16384 for frames of 9000 bytes. The default is none, as with 0
+    /// `frames`.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
         let bytes = if frames == 0 { 0 } else { bytes };
@@ -343,8 +345,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets whether the pool uses 2 MiB pages; the default tries to get them. They are allocated with
-    /// the pool, on the NUMA node of the calling thread.
+    /// Sets whether the pool uses 2 MiB pages; the default tries to get them. They are allocated
+    /// with the pool, on the NUMA node of the calling thread.
     ///
     /// Of [`Trust::Exported`] memory the frames get them only if they are required: a peer that may
     /// write huge pages may also punch holes into them, which kills this process by SIGBUS.

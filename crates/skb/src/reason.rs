@@ -62,7 +62,8 @@ reasons! {
     /// The flow had reached its limit of waiting packets.
     FLOW_LIMIT = 15 "flow_limit";
     /// The queueing discipline found that the packets' queueing delay had been too long for too
-    /// long; or a tunnel header had the congestion mark, and the inner packet cannot carry it (RFC 6040).
+    /// long; or a tunnel header had the congestion mark, and the inner packet cannot carry it (RFC
+    /// 6040).
     CONGESTED = 16 "congested";
 }
 
@@ -104,9 +105,9 @@ impl DropReason {
     }
 }
 
-/// Returns `UNWANTED` for a well-formed packet of another kind, `CONGESTED` for one that was marked on its way and has no
-/// field for the mark, and `MALFORMED` for all others, so
-/// that a closure of [`Batch::retain`](crate::Batch::retain) can apply `?` to a view's error.
+/// Returns `UNWANTED` for a well-formed packet of another kind, `CONGESTED` for one that was marked
+/// on its way and has no field for the mark, and `MALFORMED` for all others, so that a closure of
+/// [`Batch::retain`](crate::Batch::retain) can apply `?` to a view's error.
 impl From<Malformed> for DropReason {
     fn from(malformed: Malformed) -> DropReason {
         match malformed {

@@ -175,9 +175,9 @@ impl<S> Skb<S> {
 
     /// Returns the memory of the packet in bytes: its frames or blocks, with their metadata.
     ///
-    /// Exact: over all packets that a pool can make it adds up to the memory of the pool, except what
-    /// its regions were rounded up to whole pages, and except the places for frames in the depots of
-    /// single cores under [`Return::Home`](crate::Return::Home).
+    /// Exact: over all packets that a pool can make it adds up to the memory of the pool, except
+    /// what its regions were rounded up to whole pages, and except the places for frames in the
+    /// depots of single cores under [`Return::Home`](crate::Return::Home).
     #[must_use]
     pub fn truesize(&self) -> usize {
         chain::truesize(self.umem(), self.raw())
@@ -257,9 +257,9 @@ impl Skb<Unique> {
     /// Returns the tailroom of the first frame, to receive into; [`Skb::commit`] then adds it to
     /// the data.
     ///
-    /// It holds the bytes that the frame held before, never uninitialised memory. Empty for a chain,
-    /// if a peer can write the memory, or if the bytes are shared and the pool has no frame for a
-    /// copy.
+    /// It holds the bytes that the frame held before, never uninitialised memory. Empty for a
+    /// chain, if a peer can write the memory, or if the bytes are shared and the pool has no frame
+    /// for a copy.
     #[must_use]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let Some((meta, place)) = self.parts() else { return &mut [] };
@@ -285,9 +285,9 @@ impl Skb<Unique> {
         }
     }
 
-    /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short, the
-    /// packet is a chain, a peer can write the memory, or the bytes are shared and the pool has no
-    /// frame for a copy.
+    /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short,
+    /// the packet is a chain, a peer can write the memory, or the bytes are shared and the pool has
+    /// no frame for a copy.
     #[must_use = "false: nothing was done"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.spare_mut().get_mut(..bytes.len()) else { return false };
@@ -297,8 +297,8 @@ impl Skb<Unique> {
     }
 
     /// Extends the data by `bytes` at its end and returns the new bytes; returns `None`, and does
-    /// nothing, if the tailroom is too short, the packet is a chain, a peer can write the memory, or
-    /// the bytes are shared and the pool has no frame for a copy.
+    /// nothing, if the tailroom is too short, the packet is a chain, a peer can write the memory,
+    /// or the bytes are shared and the pool has no frame for a copy.
     pub fn put(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (meta, place) = self.parts()?;
         let end = (meta.off + meta.len) as usize;
@@ -315,7 +315,8 @@ impl Skb<Unique> {
     /// nothing, if the headroom is too short, a peer can write the memory, or the bytes are shared
     /// and the pool has no frame for a copy.
     ///
-    /// What is left to the device stays with its header: [`Skb::offload`] counts from the new start.
+    /// What is left to the device stays with its header: [`Skb::offload`] counts from the new
+    /// start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (meta, place) = self.parts()?;
         if place.trust == Trust::Exported {
@@ -329,15 +330,16 @@ impl Skb<Unique> {
         let meta = self.meta_mut()?;
         meta.len += bytes as u32;
         meta.off = off as u32;
-        // SAFETY: off + bytes was the start of the data, which is in the frame; otherwise as in `data_mut`.
+        // SAFETY: off + bytes was the start of the data, which is in the frame; otherwise as in
+        // `data_mut`.
         Some(unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), bytes) })
     }
 
     /// Removes `bytes` from the start of the first frame; returns false, and does nothing, if the
     /// frame has fewer bytes, or the bytes are shared and the pool has no frame for a copy.
     ///
-    /// Without its header a checksum is not left to the device any more, and a superframe is a packet
-    /// that every port drops.
+    /// Without its header a checksum is not left to the device any more, and a superframe is a
+    /// packet that every port drops.
     #[must_use = "false: nothing was done"]
     pub fn pull(&mut self, bytes: usize) -> bool {
         let meta = self.meta_mut().filter(|meta| bytes <= meta.len as usize);
@@ -353,8 +355,8 @@ impl Skb<Unique> {
     /// Cuts a linear packet to `bytes`; returns false, and does nothing, if the packet is shorter
     /// or a chain, or the bytes are shared and the pool has no frame for a copy.
     ///
-    /// A checksum whose field is cut off is not left to the device any more; a superframe cut to one
-    /// segment is an ordinary packet.
+    /// A checksum whose field is cut off is not left to the device any more; a superframe cut to
+    /// one segment is an ordinary packet.
     #[must_use = "false: nothing was done"]
     pub fn trim(&mut self, bytes: usize) -> bool {
         let meta = self.meta_mut().filter(|m| m.frags == 0 && bytes <= m.len as usize);

@@ -33,7 +33,8 @@ impl Sampled {
     }
 }
 
-/// The counts of one core: a queue, worker or task with its hot list, or a thread that dropped packets.
+/// The counts of one core: a queue, worker or task with its hot list, or a thread that dropped
+/// packets.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CoreStats {
@@ -61,8 +62,8 @@ pub struct CoreStats {
     pub level: u64,
     /// Number of allocated frames that had been freed onto the hot list.
     pub hits: u64,
-    /// Number of allocated frames that were fetched from the depot, half a list at a time; on a core
-    /// that frees nothing, all frames are.
+    /// Number of allocated frames that were fetched from the depot, half a list at a time; on a
+    /// core that frees nothing, all frames are.
     pub misses: u64,
     /// Number of freed frames that did not fit on the hot list and went to the depot.
     pub discards: u64,

@@ -7,8 +7,8 @@ use crate::pool::Pool;
 
 /// The number of packets that one holder has: a ring, a backlog, a table of a program's own.
 ///
-/// A [`Ledger`](crate::Ledger) lists packets in flight by these names; it gives packets that no tally
-/// counts to the program. Dropping a tally takes its name off the list.
+/// A [`Ledger`](crate::Ledger) lists packets in flight by these names; it gives packets that no
+/// tally counts to the program. Dropping a tally takes its name off the list.
 #[derive(Debug)]
 pub struct Tally {
     pool: Pool,

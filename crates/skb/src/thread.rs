@@ -4,8 +4,8 @@
 //! together hold at most an eighth of its frames, so that an idle thread cannot starve the others;
 //! a small pool has none and drops go to its depot. A `Local` of the same thread takes from it
 //! before it asks the depot. All its frames go to their depots at thread exit. Those of a umem
-//! without a pool go when the thread makes a list for another umem or first drops a packet of another
-//! one; no list is made for such a umem.
+//! without a pool go when the thread makes a list for another umem or first drops a packet of
+//! another one; no list is made for such a umem.
 //!
 //! In a pool that initialises at free, frames on a list have not been: they are all together when
 //! they leave it, still on the thread that freed them.
@@ -263,8 +263,8 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
         known.then(|| slot.page.get())
     });
     if let Ok(Some(page)) = known {
-        // SAFETY: the Entry of an open slot keeps the page alive until this thread closes the slot. Only functions
-        // of this file close slots, and `count` calls none of them.
+        // SAFETY: the Entry of an open slot keeps the page alive until this thread closes the slot.
+        // Only functions of this file close slots, and `count` calls none of them.
         return count(unsafe { &*page });
     }
     match page_of(umem) {
@@ -345,8 +345,8 @@ fn close(entry: Entry) {
             settle(umem);
             put_home(umem, &frames);
         }
-        // An empty list does not keep its umem alive. If the umem has ended, its books have ended too,
-        // and there is nothing to add to them.
+        // An empty list does not keep its umem alive. If the umem has ended, its books have ended
+        // too, and there is nothing to add to them.
         None => Umem::if_alive(entry.id, entry.serial, settle),
     }
 }

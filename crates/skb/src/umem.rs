@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A jumbo frame stands in the place of several frames and has the handle of the first. A handle's
-//! umem is found in the process-wide [`UMEMS`]; it is global because a plain `drop` has nothing else
-//! to find its pool by.
+//! umem is found in the process-wide [`UMEMS`]; it is global because a plain `drop` has nothing
+//! else to find its pool by.
 //!
 //! Life: an id is taken by [`Umem::create`] and given back when the last `Pool`, the last `Local`
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
@@ -54,8 +54,8 @@ pub(crate) struct Umem {
     /// Interval, in calls, between two timed calls; 0 turns timing off.
     pub sampling: AtomicU32,
     pub depot: Depot,
-    /// Jumbo frames in `depot`, or more while some are on their way; never fewer, so that no lock is
-    /// needed to find that there is none.
+    /// Jumbo frames in `depot`, or more while some are on their way; never fewer, so that no lock
+    /// is needed to find that there is none.
     jumbo_free: AtomicU64,
     /// Free frames for the core that allocated them, returned by other cores.
     homes: [Depot; CORES],
@@ -397,8 +397,8 @@ mod tests {
         assert_eq!((m % 64, k - m), (0, 64));
     }
 
-    /// Returns what `look` returns for a pool that has the id of a former one, with which `leave` was
-    /// called. Another test may take the id in between; then tries again.
+    /// Returns what `look` returns for a pool that has the id of a former one, with which `leave`
+    /// was called. Another test may take the id in between; then tries again.
     fn in_a_used_id<T, R>(leave: impl Fn(&Pool) -> T, look: impl Fn(&Pool) -> R) -> R {
         let build = || Pool::builder().frames(4).return_to(Return::Home).build().unwrap();
         let once = |_| {

@@ -264,7 +264,8 @@ fn send_around(pool: &Pool, turns: usize) {
     });
 }
 
-/// Asserts that figures are those of a few packets; a count that fell below zero would have wrapped.
+/// Asserts that figures are those of a few packets; a count that fell below zero would have
+/// wrapped.
 fn assert_plausible(ledger: &Ledger) {
     let figures = [ledger.received, ledger.created, ledger.sent, ledger.consumed, ledger.in_flight];
     assert!(figures.iter().all(|n| *n < 1 << 40), "{ledger:#}");

@@ -1,10 +1,10 @@
-//! Programs that the borrow checker and the types refuse: each file of `compile_fail/` is a bug that
-//! other packet libraries find at run time, if at all, and that does not compile here.
+//! Programs that the borrow checker and the types refuse: each file of `compile_fail/` is a bug
+//! that other packet libraries find at run time, if at all, and that does not compile here.
 //!
 //! The compiler's words are compared too, so that a file fails for the reason that it names and not
 //! for a typing error. They belong to one compiler, the one that rust-toolchain.toml pins. After a
-//! change of it, or of a signature that the messages quote, write them anew and read the difference:
-//! `TRYBUILD=overwrite cargo test -p linerate-skb --test compile_fail`.
+//! change of it, or of a signature that the messages quote, write them anew and read the
+//! difference: `TRYBUILD=overwrite cargo test -p linerate-skb --test compile_fail`.
 #![cfg(not(any(loom, miri)))]
 
 use std::process::Command;

@@ -275,7 +275,8 @@ fn time_of_a_call_is_that_of_its_work() {
     const PACKETS: usize = 4096;
     let pool = Pool::builder().frames(8192).build().unwrap();
     pool.set_sampling(1);
-    // Without a list every frame comes from the depot and goes back, which takes far longer than two clock readings.
+    // Without a list every frame comes from the depot and goes back, which takes far longer than
+    // two clock readings.
     let (mut mem, mut batch) = (pool.local_named("timed", 0), Batch::with_capacity(PACKETS));
     let (mut alloc, mut free) = (0, 0);
     let before = core(&pool, "timed");

@@ -39,8 +39,8 @@ struct Size {
 }
 
 impl Size {
-    /// Returns the sizes of a packet of `pool`. The true size of a packet with a block is known if it
-    /// is the pool's only packet.
+    /// Returns the sizes of a packet of `pool`. The true size of a packet with a block is known if
+    /// it is the pool's only packet.
     fn of(pool: &Pool, is_jumbo: bool) -> Size {
         let frame = if is_jumbo { JUMBO_BYTES } else { pool.frame_size() };
         let lines = if is_jumbo { 2 * LINES_BYTES } else { LINES_BYTES };

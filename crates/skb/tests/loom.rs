@@ -1,13 +1,14 @@
-//! Every interleaving, within a bound, of threads on the depots of one umem, and of threads that have
-//! handles on one packet.
+//! Every interleaving, within a bound, of threads on the depots of one umem, and of threads that
+//! have handles on one packet.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate-skb --release --test loom`
 //!
 //! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). The depot and the count of
-//! handles are the ones that ship, compiled here over loom's lock and atomics; [`Umem`] is the part of
-//! umem.rs that finds free frames and decides when the memory is unmapped, and `sharing::Packet` the
-//! part of `Skb` that reads, writes and frees. Hot lists, thread caches, their budgets and the counters
-//! of the books are not modelled: each has one writer, or is a number that only limits a list.
+//! handles are the ones that ship, compiled here over loom's lock and atomics; [`Umem`] is the part
+//! of umem.rs that finds free frames and decides when the memory is unmapped, and `sharing::Packet`
+//! the part of `Skb` that reads, writes and frees. Hot lists, thread caches, their budgets and the
+//! counters of the books are not modelled: each has one writer, or is a number that only limits a
+//! list.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "what no model calls")]
@@ -154,8 +155,8 @@ impl Umem {
         self.homes[core - 1].open_empty(self.frames[PLAIN].len());
     }
 
-    /// Takes frames, as `Umem::take` of umem.rs does: from the core's own depot, else from the common
-    /// one, else from those of other cores.
+    /// Takes frames, as `Umem::take` of umem.rs does: from the core's own depot, else from the
+    /// common one, else from those of other cores.
     fn take(&self, core: usize, want: usize) -> Vec<Frame> {
         let mut out = vec![0; want];
         let opened = self.opened.load(Ordering::Relaxed);

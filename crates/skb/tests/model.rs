@@ -459,7 +459,8 @@ impl World {
         self.shared.iter().for_each(|packet| assert_same(packet, self.kind.trust));
     }
 
-    /// Drops everything, and asserts that every frame is back and each held object was released once.
+    /// Drops everything, and asserts that every frame is back and each held object was released
+    /// once.
     fn leave(self) {
         let World { kind, pool, cores, unique, shared, releases, holds } = self;
         drop((unique, shared));

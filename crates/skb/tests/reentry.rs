@@ -1,5 +1,5 @@
-//! Packets that are freed in unusual contexts: inside an object that another packet holds, in a thread
-//! that is being torn down, in a panic, and while the pool itself is dropped.
+//! Packets that are freed in unusual contexts: inside an object that another packet holds, in a
+//! thread that is being torn down, in a panic, and while the pool itself is dropped.
 //!
 //! Small frames and short loops, so that Miri finishes in time: most faults here would be undefined
 //! behaviour, and would look like success.

@@ -1,5 +1,5 @@
-//! Compares the true size of packets whose data is from malloc with malloc's own count. That count is of the
-//! whole process, so this test has a process of its own.
+//! Compares the true size of packets whose data is from malloc with malloc's own count. That count
+//! is of the whole process, so this test has a process of its own.
 #![cfg(all(target_env = "gnu", not(any(loom, miri))))]
 
 use linerate_skb::{Data, Pool, Skb};

@@ -1,4 +1,5 @@
-//! The end of a batch's packets: frees them in bulk as consumed, sent, dropped or unused, and counts their bytes.
+//! The end of a batch's packets: frees them in bulk as consumed, sent, dropped or unused, and
+//! counts their bytes.
 
 use crate::batch::Batch;
 use crate::chain;

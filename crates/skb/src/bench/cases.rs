@@ -111,8 +111,8 @@ pub fn named(name: &str) -> Result<&'static Case, String> {
 /// thread for which `cpus` has no entry.
 ///
 /// # Panics
-/// If a packet has not been freed at the end, because the figure would be worthless. If a CPU may not be
-/// used.
+/// If a packet has not been freed at the end, because the figure would be worthless. If a CPU may
+/// not be used.
 pub fn run(case: &Case, cpus: &[usize], bursts: u64, reps: usize) -> Timer {
     pin(cpus, 0);
     let mut timer = Timer::new(bursts, reps);

@@ -1,7 +1,7 @@
 //! The cost of a packet buffer: timed loops from its allocation to its release.
 //!
-//! Only built with the feature `bench`, for the lab: its experiment `peers-buffers` runs a case here
-//! and the same case of a peer in turn.
+//! Only built with the feature `bench`, for the lab: its experiment `peers-buffers` runs a case
+//! here and the same case of a peer in turn.
 
 mod cases;
 mod cross;

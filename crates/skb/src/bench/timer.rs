@@ -118,8 +118,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts a clock. It reads the run delay first, because that takes 10 µs; without schedstat the
-    /// delay is always 0.
+    /// Starts a clock. It reads the run delay first, because that takes 10 µs; without schedstat
+    /// the delay is always 0.
     pub(super) fn start() -> Watch {
         let delay_ns = thread::run_delay_ns().unwrap_or(0);
         Watch { delay_ns, instant: Instant::now(), start: tsc::ticks() }

@@ -108,8 +108,8 @@ impl Slot {
 
     /// Copies frames of the list, from position `from`, into `out`.
     fn copy(&self, from: u64, out: &mut [u32]) {
-        // SAFETY: this thread owns the slot, and so its page, whose list is not written before the frames are
-        // copied.
+        // SAFETY: this thread owns the slot, and so its page, whose list is not written before the
+        // frames are copied.
         let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
         let (start, end) = out.split_at_mut(first.len());
         start.copy_from_slice(first);

@@ -11,7 +11,8 @@ const BEFORE: u32 = 1;
 const WRITTEN: u32 = 7;
 const FREED: u32 = u32::MAX;
 
-/// A thread's counter on its page, which lies in memory that may be unmapped when the packet is freed.
+/// A thread's counter on its page, which lies in memory that may be unmapped when the packet is
+/// freed.
 pub(crate) struct Counter {
     value: AtomicU64,
     memory: Arc<UnsafeCell<()>>,
@@ -60,7 +61,8 @@ impl Packet {
         (first, second)
     }
 
-    /// Asserts, when no thread has a handle, that the packet was freed once and that `extra` is 0 again.
+    /// Asserts, when no thread has a handle, that the packet was freed once and that `extra` is 0
+    /// again.
     fn assert_freed_once(&self) {
         assert_eq!(self.freed.load(Ordering::Relaxed), 1, "times that the frame was freed");
         let extra = self.extra.each_ref().map(|one| one.value.load(Ordering::Relaxed));
@@ -89,8 +91,9 @@ impl Handle {
         value
     }
 
-    /// Writes the bytes, as `Skb::data_mut` does: in place with the only handle, else into a copy, whose
-    /// reader must find the bytes of before. Returns the handle if it is still on this packet.
+    /// Writes the bytes, as `Skb::data_mut` does: in place with the only handle, else into a copy,
+    /// whose reader must find the bytes of before. Returns the handle if it is still on this
+    /// packet.
     fn write(self) -> Option<Handle> {
         if !refs::is_only(&self.packet.refs) {
             assert_eq!(self.read(), BEFORE);
@@ -102,7 +105,8 @@ impl Handle {
         Some(self)
     }
 
-    /// Releases the handle, as `chain::put_down` does, and frees and unmaps the frame after the last one.
+    /// Releases the handle, as `chain::put_down` does, and frees and unmaps the frame after the
+    /// last one.
     fn free(self) {
         let Handle { packet, thread } = self;
         if !refs::release(&packet.refs, &packet.extra[thread]) {
