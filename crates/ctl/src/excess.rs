@@ -97,8 +97,8 @@ pub struct Waits {
     /// Number of these calls that were timed: one in 256.
     pub flushes_timed: u64,
     /// Time in all these calls, estimated from the timed ones; includes the device's own copying.
-    /// `None` if ports with fewer than 30 timed calls have more than a hundredth of all calls, or if
-    /// no port has 30.
+    /// `None` if ports with fewer than 30 timed calls have more than a hundredth of all calls, or
+    /// if no port has 30.
     pub flush_ns: Option<u64>,
     /// Times that a worker slept, including holds, in which packets gathered.
     pub sleeps: u64,

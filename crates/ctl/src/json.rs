@@ -1,6 +1,7 @@
 //! The documents of `--json`: one object each, with its schema.
 //!
-//! Within a version of a schema, no field is removed and no field changes its meaning; fields may be added.
+//! Within a version of a schema, no field is removed and no field changes its meaning; fields may
+//! be added.
 
 use serde::Serialize;
 

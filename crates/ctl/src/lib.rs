@@ -1,7 +1,8 @@
 //! Results of a run as plain data, for screens, scripts and metrics.
 //!
-//! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
-//! the documents of `--json`, and `tune` changes a run's settings from outside. [`doctor`] says whether a port can be opened here, and how well.
+//! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that
+//! name writes the documents of `--json`, and `tune` changes a run's settings from outside.
+//! [`doctor`] says whether a port can be opened here, and how well.
 #![forbid(unsafe_code)]
 
 pub mod affinity;

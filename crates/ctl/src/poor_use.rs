@@ -6,8 +6,8 @@ use std::time::Duration;
 use linerate_datapath::PortStats;
 use linerate_port::moderation::poor_use;
 
-/// Describes why a port that has run for `time` uses the CPU poorly; `None` if it does not, or if no moderation holds
-/// its packets.
+/// Describes why a port that has run for `time` uses the CPU poorly; `None` if it does not, or if
+/// no moderation holds its packets.
 #[must_use]
 pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
     let counts = &port.counts;
@@ -24,7 +24,8 @@ pub(crate) fn gathers(port: &PortStats) -> bool {
 /// Duration from which a run reports a filter that matched no packet.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// Returns the filter of a port that is read if it let no packet in for so long that it may be a mistake.
+/// Returns the filter of a port that is read if it let no packet in for so long that it may be a
+/// mistake.
 pub(crate) fn silent(port: &PortStats, time: Duration) -> Option<String> {
     let (filter, counts) = (&port.obtained.filter, &port.counts);
     let is_read = counts.polls > 0;

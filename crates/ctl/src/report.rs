@@ -35,7 +35,8 @@ use crate::pool::PoolReport;
 pub struct ForwardReport {
     /// Wall time from the start of the workers to the order to drain.
     pub duration_seconds: f64,
-    /// Packets that ports other than rings sent in that time: without those that were drained after it.
+    /// Packets that ports other than rings sent in that time: without those that were drained after
+    /// it.
     pub sent_in_duration: u64,
     /// Reports of all ports, in the order of their definition.
     pub ports: Vec<PortReport>,
@@ -111,9 +112,9 @@ impl ForwardReport {
         outside.map(|p| p.tx.packets).sum()
     }
 
-    /// Returns false if a sink found a damaged packet, or packets from a generator of this run lost, reordered,
-    /// duplicated or late. Of packets that another program generates only the damaged ones are faults: this run does not
-    /// know which of the others it should have received.
+    /// Returns false if a sink found a damaged packet, or packets from a generator of this run
+    /// lost, reordered, duplicated or late. Of packets that another program generates only the
+    /// damaged ones are faults: this run does not know which of the others it should have received.
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);

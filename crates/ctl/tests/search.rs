@@ -1,5 +1,5 @@
-//! The search for CPUs on a running engine, whose workers share a CPU at the start. This is a process of its own, so
-//! that its CPU time is that of the workers.
+//! The search for CPUs on a running engine, whose workers share a CPU at the start. This is a
+//! process of its own, so that its CPU time is that of the workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,15 @@ use linerate_testing::unless;
 const LONG: Duration = Duration::from_secs(30);
 /// Length of one count of packets.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Least ratio of the rate after the search to the rate before it: two CPUs give 1.8 (docs/placement.md).
+/// Least ratio of the rate after the search to the rate before it: two CPUs give 1.8
+/// (docs/placement.md).
 const GAIN_MIN: f64 = 1.3;
 /// Least share of its CPUs that the engine gets on a machine that no other program disturbs.
 const SHARE_MIN: f64 = 0.9;
 const ATTEMPTS: usize = 5;
 
-/// Two CPUs, and an engine of two workers that are pinned to the first of them. No other test runs meanwhile.
+/// Two CPUs, and an engine of two workers that are pinned to the first of them. No other test runs
+/// meanwhile.
 struct Crowded {
     running: Running,
     cpus: [usize; 2],
@@ -30,8 +32,8 @@ struct Crowded {
 }
 
 impl Crowded {
-    /// Starts the engine; returns `None`, with a message, on a machine of one CPU, and if a filter of system calls
-    /// refuses to pin threads, as `no-affinity` of tests/src/setting.rs does.
+    /// Starts the engine; returns `None`, with a message, on a machine of one CPU, and if a filter
+    /// of system calls refuses to pin threads, as `no-affinity` of tests/src/setting.rs does.
     fn start() -> Option<Crowded> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,8 +84,8 @@ impl Crowded {
     }
 }
 
-/// S3.24: the search finds the second CPU by itself, its table has both sides, and packets that are counted without
-/// the search confirm the gain.
+/// S3.24: the search finds the second CPU by itself, its table has both sides, and packets that are
+/// counted without the search confirm the gain.
 #[test]
 fn workers_that_share_a_cpu_are_moved_apart_and_the_rate_rises() {
     let mut failures = Vec::new();
@@ -116,7 +118,8 @@ fn workers_that_share_a_cpu_are_moved_apart_and_the_rate_rises() {
     }
     let quiet: Vec<&String> =
         failures.iter().filter(|(is_quiet, _)| *is_quiet).map(|(_, told)| told).collect();
-    // A search can be disturbed between two quiet counts, so a few failures on quiet CPUs prove nothing.
+    // A search can be disturbed between two quiet counts, so a few failures on quiet CPUs prove
+    // nothing.
     if quiet.len() * 2 <= failures.len() {
         return println!("skipped: other programs used the CPUs: {failures:?}");
     }

@@ -1,11 +1,12 @@
 //! Cost of a discipline alone, without a port, for each packet.
 //!
-//! Input: 64 UDP packets of 64 bytes, enqueued and dequeued as a batch, over and over; a simulated clock that
-//! gives each the time it needs. Of one flow each, but `flow_tbf`: its packets are of 100,000 flows in turn, and
-//! `flow_tbf_evict`'s of twice as many as it keeps.
+//! Input: 64 UDP packets of 64 bytes, enqueued and dequeued as a batch, over and over; a simulated
+//! clock that gives each the time it needs. Of one flow each, but `flow_tbf`: its packets are of
+//! 100,000 flows in turn, and `flow_tbf_evict`'s of twice as many as it keeps.
 //!
-//! Prediction: fifo at most 3 ns a packet, pfifo_fast 6, tbf 12, fq_codel 40, flow_tbf at most 60 ns with a
-//! cache miss a flow, and as much where each packet has a flow forgotten. The wake-up of a shaped queue is not in these.
+//! Prediction: fifo at most 3 ns a packet, pfifo_fast 6, tbf 12, fq_codel 40, flow_tbf at most 60
+//! ns with a cache miss a flow, and as much where each packet has a flow forgotten. The wake-up of
+//! a shaped queue is not in these.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,9 @@ use linerate_skb::{Batch, Local, Moved, Pool};
 
 const REPETITIONS: usize = 9;
 const TURNS: u64 = 20_000;
-/// Turns before those that are counted, enough for a packet of every flow. The two runs of a count have other seeds for
-/// their flows' numbers, so whatever both count makes the difference less exact.
+/// Turns before those that are counted, enough for a packet of every flow. The two runs of a count
+/// have other seeds for their flows' numbers, so whatever both count makes the difference less
+/// exact.
 const FIRST_TURNS: u64 = 3200;
 const PACKETS: usize = 64;
 const FLOWS: u32 = 100_000;

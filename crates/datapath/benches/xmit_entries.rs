@@ -1,12 +1,14 @@
 //! Compares the transmit entries of post 002, in instructions for each packet.
 //!
-//! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and over. `one` calls the
-//! entry for each; `list` moves them to an allocated list and calls once, as the worker does with a cap; `static` has
-//! the list inside the device; `merged` has one entry for both, in which no packet means "your list", and `merged_one`
-//! calls it with each packet; `always` takes the way over the list even for a single packet, 64 times.
+//! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and
+//! over. `one` calls the entry for each; `list` moves them to an allocated list and calls once, as
+//! the worker does with a cap; `static` has the list inside the device; `merged` has one entry for
+//! both, in which no packet means "your list", and `merged_one` calls it with each packet; `always`
+//! takes the way over the list even for a single packet, 64 times.
 //!
-//! Prediction: `one`, `merged_one` and `always` take several times as much as the others; `list`, `static` and `merged`
-//! differ by less than one instruction a packet, because each is a call a batch. (The post measured 1 % for `static`.)
+//! Prediction: `one`, `merged_one` and `always` take several times as much as the others; `list`,
+//! `static` and `merged` differ by less than one instruction a packet, because each is a call a
+//! batch. (The post measured 1 % for `static`.)
 
 use std::hint::black_box;
 

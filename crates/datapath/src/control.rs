@@ -1,7 +1,7 @@
 //! Control of running workers from any thread: orders that they execute between two turns.
 //!
-//! A worker never waits for the thread that orders. Its answer is stored where the order came from, and the thread
-//! that waits for it is unparked, which takes no lock.
+//! A worker never waits for the thread that orders. Its answer is stored where the order came from,
+//! and the thread that waits for it is unparked, which takes no lock.
 
 mod order;
 
@@ -69,13 +69,14 @@ pub struct Pinned {
 impl Control {
     /// Orders another moderation for all queues of a port, or for its queue number `queue`.
     ///
-    /// The workers of the queues execute the order at their next turns; it wakes workers that sleep. A number that its
-    /// knob does not allow becomes the nearest one: [`Applied::applied`] says so.
+    /// The workers of the queues execute the order at their next turns; it wakes workers that
+    /// sleep. A number that its knob does not allow becomes the nearest one: [`Applied::applied`]
+    /// says so.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not executed
-    /// 16 orders before this one, or has ended. If another worker has executed the order meanwhile, the answer is
-    /// `E-BUSY` instead.
+    /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker
+    /// has not executed 16 orders before this one, or has ended. If another worker has executed the
+    /// order meanwhile, the answer is `E-BUSY` instead.
     pub fn set_moderation(
         &self,
         port: &str,
@@ -87,7 +88,8 @@ impl Control {
 
     /// Orders another number of packets for one doorbell of a port's device.
     ///
-    /// It is applied between two turns, when the queue is at rest: packets that wait keep their order.
+    /// It is applied between two turns, when the queue is at rest: packets that wait keep their
+    /// order.
     ///
     /// # Errors
     /// As [`Control::set_moderation`].
@@ -106,25 +108,28 @@ impl Control {
         self.slots.iter().flat_map(|slot| slot.holds_of(port)).find_map(|device| device.hold())
     }
 
-    /// Checks that every device of a port can have `hold`; changes nothing. A port without devices that have a hold
-    /// passes: [`Control::set_hold`] says why it has none.
+    /// Checks that every device of a port can have `hold`; changes nothing. A port without devices
+    /// that have a hold passes: [`Control::set_hold`] says why it has none.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for a time out of a device's range, `E-UNSUPPORTED` for `frames` if it counts no packets.
+    /// `E-PORT-SYNTAX` for a time out of a device's range, `E-UNSUPPORTED` for `frames` if it
+    /// counts no packets.
     pub fn check_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
         let mut devices = self.slots.iter().flat_map(|slot| slot.holds_of(port));
         devices.try_for_each(|device| device.check(hold))
     }
 
-    /// Changes the hold of a port's device, for all its queues and until the port is closed: for how long, and for how
-    /// many packets, the device keeps its irq back.
+    /// Changes the hold of a port's device, for all its queues and until the port is closed: for
+    /// how long, and for how many packets, the device keeps its irq back.
     ///
-    /// The calling thread changes the device. No worker is woken, and packets that wait come by the new hold.
+    /// The calling thread changes the device. No worker is woken, and packets that wait come by the
+    /// new hold.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no hold, or counts no packets
-    /// and `frames` is given, `E-PORT-SYNTAX` for a time out of the device's range, `E-PERM` if the process may not
-    /// change the hold. The error says if some of several queues have the new hold already.
+    /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no hold, or
+    /// counts no packets and `frames` is given, `E-PORT-SYNTAX` for a time out of the device's
+    /// range, `E-PERM` if the process may not change the hold. The error says if some of several
+    /// queues have the new hold already.
     pub fn set_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
         let what = || format!("cannot set the hold of '{port}'");
         self.numbers(port, what)?;
@@ -206,7 +211,8 @@ impl Control {
         Ok(pending)
     }
 
-    /// Returns the fix for a setting of all queues of a port, of which a worker has ended: one queue whose worker runs.
+    /// Returns the fix for a setting of all queues of a port, of which a worker has ended: one
+    /// queue whose worker runs.
     fn running_queue(&self, port: &str, numbers: &[usize]) -> Option<String> {
         let runs = |queue: &&usize| {
             let worker = self.worker_of(port, **queue);
@@ -230,24 +236,26 @@ impl Control {
     }
 
     /// Returns the number of the worker that has queue number `queue` of a port: its index in
-    /// [`Stats::workers`](crate::Stats::workers). Returns `None` if there is no such queue, or if its worker does not
-    /// belong to the handle.
+    /// [`Stats::workers`](crate::Stats::workers). Returns `None` if there is no such queue, or if
+    /// its worker does not belong to the handle.
     #[must_use]
     pub fn worker_of(&self, port: &str, queue: usize) -> Option<usize> {
         let has = |slot: &Arc<WorkerSlot>| !slot.queues_of(port, Some(queue)).is_empty();
         self.slots.iter().position(has).map(|at| self.first + at)
     }
 
-    /// Orders a worker to run on these CPUs only: one CPU pins the worker, several CPUs let it move among them.
+    /// Orders a worker to run on these CPUs only: one CPU pins the worker, several CPUs let it move
+    /// among them.
     ///
-    /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
-    /// stages. Its packet memory stays where it is. [`Pinned::before`] restores the previous CPUs.
+    /// The thread that turns the worker is moved between two turns, so no packet is on its way
+    /// through the stages. Its packet memory stays where it is. [`Pinned::before`] restores the
+    /// previous CPUs.
     ///
     /// Errors: the answer is `E-CPU`, and nothing has changed, if it may use none of the CPUs.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if the handle has no worker of this number, `E-BUSY` if the worker has not executed 16 orders before
-    /// this one, or has ended.
+    /// `E-TOPOLOGY` if the handle has no worker of this number, `E-BUSY` if the worker has not
+    /// executed 16 orders before this one, or has ended.
     pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<PendingOrder<Pinned>> {
         let what = || format!("cannot move worker {worker}");
         let slot = self.slot(worker).ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! Each port's demand on the engine's memory: its pool, and the frames that its rings, backlogs and disciplines hold.
+//! Each port's demand on the engine's memory: its pool, and the frames that its rings, backlogs and
+//! disciplines hold.
 
 use linerate_port::segment::SEGMENTS_MAX;
 use linerate_skb::knob::HOT_LIST;
@@ -14,7 +15,8 @@ const PROGRAM_FRAMES: u64 = 4096;
 /// Packets between a discipline and the device, whatever the backlog is: those in the fifo, and one
 /// that waits for tokens.
 const AFTER_QDISC: usize = AUTO_PACKETS + 1;
-/// Payload in bytes of the shortest segments for which the pool has frames: less than the smallest that TCP sends.
+/// Payload in bytes of the shortest segments for which the pool has frames: less than the smallest
+/// that TCP sends.
 const SEGMENT_BYTES_MIN: usize = 32;
 
 /// A port's demand on the engine's memory.
@@ -65,8 +67,9 @@ impl Rings {
 /// Returns the number of each port's pool, chosen so that a peer that can write a pool sees only
 /// packets of wires that lead to it.
 ///
-/// The ports of a wire or a division have one pool together, and so have wires that a pair joins. If a peer shares
-/// the frames of one of these ports, no other ports use their pool. All other ports have the first pool together.
+/// The ports of a wire or a division have one pool together, and so have wires that a pair joins.
+/// If a peer shares the frames of one of these ports, no other ports use their pool. All other
+/// ports have the first pool together.
 pub(crate) fn pools(ports: &[Planned], wires: &[Wire], fans: &[Fan]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..ports.len()).collect();
     let pairs = ports.iter().enumerate().filter_map(|(i, port)| {
@@ -125,15 +128,16 @@ pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
 }
 
 /// Returns the frames that a queue of up to `most` needs, whose packets have up to `longest` frames
-/// each. A packet of `n` bytes that a driver of ours filled has at most `n / data_room + 1` frames, since
-/// all but its last one are full; so a limit of bytes also limits the frames.
+/// each. A packet of `n` bytes that a driver of ours filled has at most `n / data_room + 1` frames,
+/// since all but its last one are full; so a limit of bytes also limits the frames.
 fn frames_of_queue(most: Moved, longest: u64, data_room: usize) -> u64 {
     let (packets, full) = (most.packets as u64, most.bytes / data_room as u64);
     packets.saturating_add(full).min(packets * longest)
 }
 
-/// Returns the frames for the segments of a superframe of `longest_bytes`, from when they are made until a discipline
-/// of `worker` takes them; the worker's batch has the superframe then. 0 if none of its disciplines cuts superframes.
+/// Returns the frames for the segments of a superframe of `longest_bytes`, from when they are made
+/// until a discipline of `worker` takes them; the worker's batch has the superframe then. 0 if none
+/// of its disciplines cuts superframes.
 fn frames_of_cut(demands: &[Demand], worker: usize, longest_bytes: usize, data_room: usize) -> u64 {
     let cuts = |demand: &Demand| {
         let is_cut = demand.cuts_above.is_some_and(|bytes| longest_bytes as u64 > bytes);
@@ -306,7 +310,8 @@ mod tests {
             let h = holders(&demands, 0, sizes, &[Some(50); 2], 1792).to_string();
             h.split(" + ").filter(|one| one.contains("segments")).collect::<Vec<_>>().join(", ")
         };
-        // 65,550 bytes are more than 2,048 segments of 32, and need 36 more frames if all but the last are full.
+        // 65,550 bytes are more than 2,048 segments of 32, and need 36 more frames if all but the
+        // last are full.
         let each = ["worker 0 segments 2084", "worker 1 segments 2084"];
         assert_eq!(of(&ports, [0, 0, 1, 1]), each.join(", "));
         assert_eq!(of(&ports, [0; 4]), each[0], "one superframe at a time");

@@ -6,11 +6,12 @@
 //!                                      └─► list: a cap's worth ─┘
 //! ```
 //!
-//! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the queue. What
-//! the device has no room for stays where it is, in order, and goes first the next time. The device is never
-//! asked for its free slots: it takes what it has room for. If it takes nothing, others are added behind what it
-//! refused, up to the cap, because a driver may learn only from them that the device never takes
-//! the first one. With a cap of 1 there are none, so the driver has to give that one up after a time.
+//! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the
+//! queue. What the device has no room for stays where it is, in order, and goes first the next
+//! time. The device is never asked for its free slots: it takes what it has room for. If it takes
+//! nothing, others are added behind what it refused, up to the cap, because a driver may learn only
+//! from them that the device never takes the first one. With a cap of 1 there are none, so the
+//! driver has to give that one up after a time.
 //!
 //! Owner: the worker. A cap is changed between two turns.
 
@@ -75,8 +76,8 @@ impl Egress {
 
     /// Changes the cap; the first cap that needs a list allocates it.
     ///
-    /// Packets on the list leave before those in the fifo. If they are more than the new cap, they go back to
-    /// the front of the fifo, so that no later call exceeds the cap.
+    /// Packets on the list leave before those in the fifo. If they are more than the new cap, they
+    /// go back to the front of the fifo, so that no later call exceeds the cap.
     pub fn set_cap(&mut self, cap: TxBatch) {
         self.cap = cap.clamped();
         self.whole = match self.cap {
@@ -102,7 +103,8 @@ impl Egress {
         }
     }
 
-    /// Sets whether wrappers withhold packets that only a call of the device's `xmit` makes them send.
+    /// Sets whether wrappers withhold packets that only a call of the device's `xmit` makes them
+    /// send.
     pub fn set_withholds(&mut self, withholds: bool) {
         self.withholds = withholds;
         self.in_parts = withholds || self.qdisc.is_some();
@@ -126,8 +128,8 @@ impl Egress {
         if self.qdisc.is_some() { usize::MAX } else { self.spare() }
     }
 
-    /// Returns how many more packets the fifo takes. Those on the list count, too: the pool has frames for as
-    /// many packets as fit in the fifo.
+    /// Returns how many more packets the fifo takes. Those on the list count, too: the pool has
+    /// frames for as many packets as fit in the fifo.
     fn spare(&self) -> usize {
         self.fifo.spare().saturating_sub(self.listed)
     }
@@ -155,8 +157,8 @@ impl Egress {
         qdisc.deadline()
     }
 
-    /// Returns the time at which to send next: the deadline, or up to `gap` from now if more packets become due
-    /// until then and the rate does not fall.
+    /// Returns the time at which to send next: the deadline, or up to `gap` from now if more
+    /// packets become due until then and the rate does not fall.
     pub fn due(&self, now: Instant, gap: Duration) -> Option<Instant> {
         let due = self.deadline()?;
         let latest = self.qdisc.as_ref().and_then(|qdisc| qdisc.latest());
@@ -235,8 +237,8 @@ impl Egress {
         }
     }
 
-    /// Adds packets behind those that the device has refused, for the next call: from the fifo to the list,
-    /// up to the cap, and from the discipline to the fifo.
+    /// Adds packets behind those that the device has refused, for the next call: from the fifo to
+    /// the list, up to the cap, and from the discipline to the fifo.
     #[cold]
     fn top_up(&mut self, now: Instant, mem: &mut Local) {
         if let Some(list) = self.list.as_mut().filter(|list| !list.is_empty()) {
@@ -288,11 +290,11 @@ fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &
     sent > 0 || took > 0
 }
 
-/// Makes wrappers send packets that they withhold; returns true if any left them. `empty` is a batch
-/// without packets.
+/// Makes wrappers send packets that they withhold; returns true if any left them. `empty` is a
+/// batch without packets.
 ///
-/// Most calls find that no packet may leave yet, so only one that sends packets counts as a flush. Packets that the
-/// wrapper counted as sent when it took them are movement, and no second flush.
+/// Most calls find that no packet may leave yet, so only one that sends packets counts as a flush.
+/// Packets that the wrapper counted as sent when it took them are movement, and no second flush.
 #[cold]
 fn release(
     flushes: &mut Flushes,

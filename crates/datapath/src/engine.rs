@@ -62,11 +62,11 @@ impl Engine {
         self.stats.warnings()
     }
 
-    /// Takes the queues of a port that [`EngineBuilder::keep`] keeps for the program: once; afterwards, and for any other
-    /// name, none.
+    /// Takes the queues of a port that [`EngineBuilder::keep`] keeps for the program: once;
+    /// afterwards, and for any other name, none.
     ///
-    /// Shape:  the program owns the queues; dropping one closes it, and the workers see the end of a ring as that of a
-    ///         source. What waits in a ring then is dropped as `peer_gone`.
+    /// Shape:  the program owns the queues; dropping one closes it, and the workers see the end of
+    ///         a ring as that of a source. What waits in a ring then is dropped as `peer_gone`.
     /// Cost:   no call; each queue has its own hot list in the engine's pool.
     #[must_use = "a queue that is dropped is closed"]
     pub fn take(&mut self, port: &str) -> Vec<Queue> {
@@ -105,8 +105,8 @@ impl Engine {
     /// Runs each worker on a thread of its own, pinned if CPUs are set.
     ///
     /// # Errors
-    /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if the process may no longer pin threads. A CPU that was lost
-    /// since the engine was built is no error: its worker runs on another one
+    /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if the process may no longer pin threads.
+    /// A CPU that was lost since the engine was built is no error: its worker runs on another one
     /// ([`WorkerStats::strayed`](crate::WorkerStats::strayed)).
     pub fn start(self) -> Result<Running> {
         Running::start(self.workers, self.notice, self.stats, &self.cpus)

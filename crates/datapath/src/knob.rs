@@ -27,8 +27,8 @@ pub const BACKLOG: Knob = Knob {
     live: false,
 };
 
-/// Packets of one transmit call. It rings the device's doorbell once at most; several times if superframes are cut in
-/// front of the device.
+/// Packets of one transmit call. It rings the device's doorbell once at most; several times if
+/// superframes are cut in front of the device.
 ///
 /// Source: post 002, `tx_batch_skb`.
 pub const TX_BATCH: Knob = Knob {

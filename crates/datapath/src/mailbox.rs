@@ -1,14 +1,15 @@
-//! The mailbox for orders to a running worker: a word that the worker reads in every turn, and a bounded list.
+//! The mailbox for orders to a running worker: a word that the worker reads in every turn, and a
+//! bounded list.
 //!
 //! ```text
 //!   anyone: list ◄─ order   word += generation   bell
 //!   worker: word changed? ─► take the list (if no other thread holds it: next turn)
 //! ```
 //!
-//! The worker never waits: while another thread adds to the list, the worker goes on and tries again in the next
-//! turn. It neither sleeps nor holds its queues before it has taken the list. A caller stores its order first and
-//! rings last, so a worker that has drained its bell and finds the word unchanged may sleep. tests/loom.rs compiles this
-//! file over loom's types.
+//! The worker never waits: while another thread adds to the list, the worker goes on and tries
+//! again in the next turn. It neither sleeps nor holds its queues before it has taken the list. A
+//! caller stores its order first and rings last, so a worker that has drained its bell and finds
+//! the word unchanged may sleep. tests/loom.rs compiles this file over loom's types.
 
 use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, TryLockError};
 
@@ -93,8 +94,8 @@ impl<T> Mailbox<T> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).retain(is_wanted);
     }
 
-    /// Takes all orders. Returns `None` if another thread adds or removes orders; the caller then asks
-    /// again in the next turn.
+    /// Takes all orders. Returns `None` if another thread adds or removes orders; the caller then
+    /// asks again in the next turn.
     pub fn take(&self) -> Option<Vec<T>> {
         match self.list.try_lock() {
             Ok(mut list) => Some(std::mem::take(&mut *list)),

@@ -1,7 +1,7 @@
 //! The memory of an engine: its pools, a hot list for each worker, and warnings about their sizes.
 //!
-//! Wires that lead to a peer which may write their frames have a pool of their own, so that the peer sees no
-//! other packets. A worker that serves wires of several pools has a hot list of each.
+//! Wires that lead to a peer which may write their frames have a pool of their own, so that the
+//! peer sees no other packets. A worker that serves wires of several pools has a hot list of each.
 //! docs/adr/0012-what-a-peer-may-write.md.
 
 use linerate_port::{Code, Error, Result};

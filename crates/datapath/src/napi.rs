@@ -164,14 +164,14 @@ impl Napi {
         self.ops.withheld()
     }
 
-    /// Returns true if wrappers withhold packets that are still within this engine, because the queue is
-    /// the end of a ring between workers.
+    /// Returns true if wrappers withhold packets that are still within this engine, because the
+    /// queue is the end of a ring between workers.
     pub fn withholds_inside(&self) -> bool {
         !self.external() && self.ops.withheld() > 0
     }
 
-    /// Notes whether wrappers withhold packets that only [`Napi::xmit`] makes them send, because the
-    /// queue is not polled at present; returns true if so.
+    /// Notes whether wrappers withhold packets that only [`Napi::xmit`] makes them send, because
+    /// the queue is not polled at present; returns true if so.
     pub fn note_withheld(&mut self, is_polled: bool) -> bool {
         let withholds = !is_polled && self.ops.withheld() > 0;
         self.egress.set_withholds(withholds);
@@ -183,8 +183,8 @@ impl Napi {
         self.egress.qdisc_counts().is_some()
     }
 
-    /// Returns the time at which to send next, if a packet waits for its time. The moderation decides
-    /// for how long packets gather.
+    /// Returns the time at which to send next, if a packet waits for its time. The moderation
+    /// decides for how long packets gather.
     pub fn due(&mut self, now: Instant) -> Option<Instant> {
         let gap = self.ops.moderator().gap();
         self.egress.due(now, gap)
@@ -210,8 +210,8 @@ impl Napi {
         self.egress.enqueue(batch, n, now, mem);
     }
 
-    /// Returns the number of packets given to the queue so far, sent or not. A superframe counts as one, also if the
-    /// discipline cuts it.
+    /// Returns the number of packets given to the queue so far, sent or not. A superframe counts as
+    /// one, also if the discipline cuts it.
     pub fn given(&self) -> u64 {
         self.given
     }
@@ -239,7 +239,8 @@ impl Napi {
     }
 
     /// Arms the queue for `want`; returns false if the wanted event has occurred already. With
-    /// `None` the device is not called and keeps its state; the worker does not watch the queue then.
+    /// `None` the device is not called and keeps its state; the worker does not watch the queue
+    /// then.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
         let armed = want.is_none_or(|want| self.ops.arm(want));
         if !armed {
@@ -267,7 +268,8 @@ impl Napi {
         self.held
     }
 
-    /// Forgets a hold that the worker does not sleep for, so that its end is not compared with a timer's.
+    /// Forgets a hold that the worker does not sleep for, so that its end is not compared with a
+    /// timer's.
     pub fn forget_hold(&mut self) {
         self.ops.moderator().forget_hold();
     }

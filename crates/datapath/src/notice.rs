@@ -1,7 +1,8 @@
 //! Wake-ups for threads that wait for the end of an engine, so that they need not poll.
 //!
-//! A worker sends one when it goes to sleep and may be the last worker that does, when the health of one of its ports
-//! has changed, and when its thread has ended: never for a packet. The waiting thread then reads the workers' slots.
+//! A worker sends one when it goes to sleep and may be the last worker that does, when the health
+//! of one of its ports has changed, and when its thread has ended: never for a packet. The waiting
+//! thread then reads the workers' slots.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

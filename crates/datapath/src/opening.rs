@@ -50,7 +50,8 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     Ok(all)
 }
 
-/// Takes the queues of the ports that the program keeps out of `opened`; returns them with the ports' names.
+/// Takes the queues of the ports that the program keeps out of `opened`; returns them with the
+/// ports' names.
 pub(crate) fn keep(
     kept: &[usize],
     ports: &[Planned],
@@ -74,8 +75,8 @@ pub(crate) fn keep(
     kept.iter().map(take).collect()
 }
 
-/// Refuses a wire from a port whose packets have unwritten bytes to an interface, because these bytes may belong to
-/// another packet.
+/// Refuses a wire from a port whose packets have unwritten bytes to an interface, because these
+/// bytes may belong to another packet.
 pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
     let ways = wires.iter().flat_map(|&(a, b)| [(&ports[a], &ports[b]), (&ports[b], &ports[a])]);
     let mut unwritten = ways.filter(|(from, to)| from.flags.unwritten && to.flags.interface);
@@ -195,7 +196,8 @@ pub(crate) struct Groups<'a> {
 
 impl Groups<'_> {
     /// Distributes the opened queues to their workers, connects the ends of wires, and adds a
-    /// warning for each moderation that has less effect than requested, and for each burst that is too short.
+    /// warning for each moderation that has less effect than requested, and for each burst that is
+    /// too short.
     pub fn split(
         self,
         opened: Vec<Opened>,
@@ -277,7 +279,8 @@ impl Groups<'_> {
     }
 }
 
-/// Returns a warning if the port's discipline drops packets that the port may send, because its burst is shorter.
+/// Returns a warning if the port's discipline drops packets that the port may send, because its
+/// burst is shorter.
 fn short_burst(port: &Planned, packet_max_bytes: usize) -> Option<String> {
     let burst = port.qdisc.and_then(|qdisc| qdisc.burst_bytes())?;
     // A port with superframes, which are cut, does not tell its MTU: Ethernet's is assumed.

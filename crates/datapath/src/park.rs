@@ -93,8 +93,8 @@ impl Worker {
     /// # Errors
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
-        // The sender stores an order before it rings the bell. So an order whose ring is drained here is seen below,
-        // and a later ring makes the descriptor readable.
+        // The sender stores an order before it rings the bell. So an order whose ring is drained
+        // here is seen below, and a later ring makes the descriptor readable.
         self.slot.bell().drain();
         if self.slot.changed(self.executed) {
             return Ok(false);
@@ -245,21 +245,22 @@ impl Worker {
 
     /// Leaves the devices alone until the time `until`, so that packets gather.
     ///
-    /// Only queues that may not stay unpolled are armed meanwhile, so other senders do not pay for a wake-up of this
-    /// worker. There is no hold while an order waits. The bell ends the hold, unless the hold is so short that the
-    /// worker waits busily.
+    /// Only queues that may not stay unpolled are armed meanwhile, so other senders do not pay for
+    /// a wake-up of this worker. There is no hold while an order waits. The bell ends the hold,
+    /// unless the hold is so short that the worker waits busily.
     fn hold(&mut self, until: Instant, timeout: Option<Duration>) -> io::Result<()> {
         let since = Instant::now();
         let left = until.saturating_duration_since(since);
         let time = timeout.map_or(left, |timeout| left.min(timeout));
         if time.is_zero() {
-            // The turn took as long as the hold, or the caller does not wait, so there was no sleep.
+            // The turn took as long as the hold, or the caller does not wait, so there was no
+            // sleep.
             self.forget_holds();
             return Ok(());
         }
         if self.slot.changed(self.executed) {
-            // An order waits, perhaps one whose bell was drained before a turn that did not get the list. Draining
-            // loses no order: the next turn reads the mailbox's word after this.
+            // An order waits, perhaps one whose bell was drained before a turn that did not get the
+            // list. Draining loses no order: the next turn reads the mailbox's word after this.
             self.slot.bell().drain();
             self.forget_holds();
             return Ok(());
@@ -301,7 +302,8 @@ impl Worker {
     /// Counts the end of a sleep outside [`Worker::park`], in which a program slept on the worker's
     /// descriptor.
     ///
-    /// The look at the descriptor finds its cause. It takes no event away: each stays until the turn has dealt with it.
+    /// The look at the descriptor finds its cause. It takes no event away: each stays until the
+    /// turn has dealt with it.
     ///
     /// Cost: a syscall.
     #[cold]
@@ -344,12 +346,14 @@ fn wait_busily(until: Instant) {
     }
 }
 
-/// The wake-ups of a worker. One wake-up may end the sleep of several queues, and each of these counts it as an irq.
+/// The wake-ups of a worker. One wake-up may end the sleep of several queues, and each of these
+/// counts it as an irq.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     /// Number of wake-ups that ended the sleep of a queue.
     number: u64,
-    /// Wake-ups and irqs up to the last sample, and those of recent samples, of which older ones weigh less.
+    /// Wake-ups and irqs up to the last sample, and those of recent samples, of which older ones
+    /// weigh less.
     seen: [u64; 2],
     recent: [f64; 2],
 }
@@ -360,7 +364,8 @@ impl Wakes {
         self.number += u64::from(by_queue);
     }
 
-    /// Takes a sample, when all queues have counted `irqs`; returns the number of wake-ups for each irq, at most 1.
+    /// Takes a sample, when all queues have counted `irqs`; returns the number of wake-ups for each
+    /// irq, at most 1.
     fn part(&mut self, irqs: u64) -> f64 {
         let now = [self.number, irqs];
         for ((recent, now), seen) in self.recent.iter_mut().zip(now).zip(self.seen) {

@@ -117,12 +117,14 @@ pub(crate) fn find_beside(
 
 /// Returns the worker of each queue of each port.
 ///
-/// One worker serves both ends of a wire, so that a packet stays on its core; packets of one queue are sent by one
-/// queue, so that a flow stays in order. With at most as many workers as wires, the wires are assigned to the workers
-/// in turn. With more workers, each wire is divided: queue `i` of one end and queue `i` of the other end are a lane,
-/// and the lanes are assigned in the order of their numbers. A wire has as many lanes as the end with fewer queues.
-/// Ports on no wire go to the workers of the port `beside` which they are served, or to the first worker; where wires are
-/// divided, their queues go to one worker each. The worker of a divided device also serves all outputs of the division.
+/// One worker serves both ends of a wire, so that a packet stays on its core; packets of one queue
+/// are sent by one queue, so that a flow stays in order. With at most as many workers as wires, the
+/// wires are assigned to the workers in turn. With more workers, each wire is divided: queue `i` of
+/// one end and queue `i` of the other end are a lane, and the lanes are assigned in the order of
+/// their numbers. A wire has as many lanes as the end with fewer queues. Ports on no wire go to the
+/// workers of the port `beside` which they are served, or to the first worker; where wires are
+/// divided, their queues go to one worker each. The worker of a divided device also serves all
+/// outputs of the division.
 pub(crate) fn workers(
     queues: &[usize],
     (wires, fans): (&[Wire], &[Fan]),
@@ -153,8 +155,8 @@ pub(crate) fn workers(
     queues.iter().enumerate().map(of_port).collect()
 }
 
-/// Returns warnings about numbers of CPUs and workers that do not match; `usable` is the number of CPUs on which the
-/// workers may run.
+/// Returns warnings about numbers of CPUs and workers that do not match; `usable` is the number of
+/// CPUs on which the workers may run.
 pub(crate) fn misfits(
     workers: usize,
     asked: Option<usize>,

@@ -1,9 +1,10 @@
 //! The order in which a worker polls its queues.
 //!
-//! A queue takes all room that an output has. So of queues with one output, the first in the order gets the most, and
-//! the queue that has delivered the fewest packets lately goes first. An order by turns alone would not be fair: a queue
-//! that has few packets at a time would be followed by the same other queue, to which it leaves little room. Queues that
-//! share no output are polled in the order of their indices, because each finds the same room in any order.
+//! A queue takes all room that an output has. So of queues with one output, the first in the order
+//! gets the most, and the queue that has delivered the fewest packets lately goes first. An order
+//! by turns alone would not be fair: a queue that has few packets at a time would be followed by
+//! the same other queue, to which it leaves little room. Queues that share no output are polled in
+//! the order of their indices, because each finds the same room in any order.
 
 use crate::napi::Napi;
 
@@ -13,7 +14,8 @@ const CREDIT: usize = 1024;
 /// The order in which a worker polls its queues.
 #[derive(Debug)]
 pub(crate) struct PollOrder {
-    /// All queues, those that delivered the fewest packets lately in front; empty if no two share an output.
+    /// All queues, those that delivered the fewest packets lately in front; empty if no two share
+    /// an output.
     queues: Vec<Place>,
 }
 
@@ -21,7 +23,8 @@ pub(crate) struct PollOrder {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     queue: usize,
-    /// Packets that the queue delivered lately; 0 of a queue that shares no output, which is always in front.
+    /// Packets that the queue delivered lately; 0 of a queue that shares no output, which is always
+    /// in front.
     packets: usize,
     shares: bool,
 }
@@ -47,7 +50,8 @@ impl PollOrder {
         self.queues[place].queue
     }
 
-    /// Counts packets that the queue at a place has delivered; after the last place, orders the queues for the next turn.
+    /// Counts packets that the queue at a place has delivered; after the last place, orders the
+    /// queues for the next turn.
     #[inline(never)]
     pub fn count(&mut self, place: usize, packets: usize) {
         let is_last = place + 1 == self.queues.len();
@@ -101,7 +105,8 @@ mod tests {
     use crate::worker::Worker;
     use crate::worker_slot::WorkerSlot;
 
-    /// A device that has a number of packets at each poll, and that sends 8 packets in every other call.
+    /// A device that has a number of packets at each poll, and that sends 8 packets in every other
+    /// call.
     struct Device {
         bell: EventFd,
         packets: usize,
@@ -129,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Returns the packets received by each of some queues after many turns. A queue is given by the packets that
-    /// it has at each poll, and all have one output, which is slow.
+    /// Returns the packets received by each of some queues after many turns. A queue is given by
+    /// the packets that it has at each poll, and all have one output, which is slow.
     fn received(queues: &[usize]) -> Vec<u64> {
         let pool = Pool::builder().frames(1024).build().unwrap();
         let napi = |i, packets, direction| {

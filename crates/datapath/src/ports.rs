@@ -66,8 +66,8 @@ impl Named {
     }
 }
 
-/// Returns a port's text without the options that an engine reads itself, for its driver: those of a
-/// discipline, and `tx_batch=`.
+/// Returns a port's text without the options that an engine reads itself, for its driver: those of
+/// a discipline, and `tx_batch=`.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX`, with what would be right.

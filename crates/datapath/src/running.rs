@@ -23,8 +23,8 @@ use crate::worker_slot::{Phase, WorkerSlot};
 /// Longest time for a halted worker to return from a device's call, and to close its devices.
 /// It is much longer than [`CLOSE_MAX`], because parts of a close have no deadline.
 const GRACE: Duration = Duration::from_secs(3);
-/// Longest wait for a thread of the program, such as one that serves a kept port, that was interrupted between two
-/// counts, which looks as if packets were lost.
+/// Longest wait for a thread of the program, such as one that serves a kept port, that was
+/// interrupted between two counts, which looks as if packets were lost.
 const COUNTS: Duration = Duration::from_millis(100);
 const _: () = assert!(
     CLOSE_MAX.as_millis() + 1000 < GRACE.as_millis(),
@@ -61,7 +61,8 @@ impl Running {
             gates.push(gate);
             let (notice, own) = (running.notice.clone(), slot.clone());
             let body = move || {
-                // After a panic, too, the thread must report that it is over: a halt waits for that.
+                // After a panic, too, the thread must report that it is over: a halt waits for
+                // that.
                 let start = || cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
                 let pin = catch_unwind(AssertUnwindSafe(start));
                 let pin = pin.unwrap_or_else(|_| Err(unreported(i)));
@@ -82,7 +83,8 @@ impl Running {
             })?;
             running.threads.push(thread);
             running.slots.push(slot);
-            // If this returns an error, `running` is dropped, which ends the threads started before.
+            // If this returns an error, `running` is dropped, which ends the threads started
+            // before.
             outcome.recv().unwrap_or_else(|_| Err(unreported(i)))?;
         }
         for gate in gates {
@@ -104,9 +106,9 @@ impl Running {
         Control { first: 0, slots: self.slots.clone().into() }
     }
 
-    /// Returns true once every source has ended and every packet has left the engine. Packets that a
-    /// device, or a wrapper in front of one, was given and has still to send have left it; those that
-    /// a wrapper of a ring between workers withholds have not.
+    /// Returns true once every source has ended and every packet has left the engine. Packets that
+    /// a device, or a wrapper in front of one, was given and has still to send have left it; those
+    /// that a wrapper of a ring between workers withholds have not.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
@@ -121,8 +123,9 @@ impl Running {
 
     /// Returns a reader of changes of the ports' health, for use on any thread.
     ///
-    /// While the engine is stopped, ports of rings (`ring:`, and those of [`Port::pair`](linerate_port::Port::pair)) are
-    /// reported as [`Health::Finished`], because their other ends are closed: this is no failure.
+    /// While the engine is stopped, ports of rings (`ring:`, and those of
+    /// [`Port::pair`](linerate_port::Port::pair)) are reported as [`Health::Finished`], because
+    /// their other ends are closed: this is no failure.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.stats.clone(), self.notice.clone())
@@ -150,8 +153,8 @@ impl Running {
     /// worker has failed, the others still send theirs.
     ///
     /// In this time it also waits for devices and wrappers to send the packets that they were
-    /// given. If the ledger does not balance afterwards, it is read again for up to 100 ms, because a thread of the
-    /// program may have been interrupted between two counts.
+    /// given. If the ledger does not balance afterwards, it is read again for up to 100 ms, because
+    /// a thread of the program may have been interrupted between two counts.
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool_stats().memory_bytes();
         self.all(Phase::Drain);
@@ -244,8 +247,8 @@ impl Stopped {
     /// is no failure either.
     ///
     /// # Errors
-    /// The error of a worker that ended early; else that of the first port that failed for good; else a ledger that
-    /// does not balance.
+    /// The error of a worker that ended early; else that of the first port that failed for good;
+    /// else a ledger that does not balance.
     pub fn check(&self) -> Result<()> {
         if let Some(e) = self.failed.clone().or_else(|| port_failure(&self.ports)) {
             return Err(e);
@@ -336,7 +339,8 @@ fn port_failure(ports: &[PortStats]) -> Option<Error> {
     Some(Error::new(e.code, format!("port '{port}': {}", e.what), &*e.why).fix(&*e.fix))
 }
 
-/// Looks each millisecond until `is_final` accepts what it sees, but no longer than `time`; returns the last look.
+/// Looks each millisecond until `is_final` accepts what it sees, but no longer than `time`; returns
+/// the last look.
 fn look_until<T>(time: Duration, look: impl Fn() -> T, is_final: impl Fn(&T) -> bool) -> T {
     let until = Instant::now() + time;
     loop {

@@ -1,7 +1,7 @@
 //! The present settings of one queue, published by the worker that owns it.
 //!
-//! Owner: the worker; only it writes. Any thread may read, and gets the result of the last order. Neither side waits,
-//! because each setting is one atomic word.
+//! Owner: the worker; only it writes. Any thread may read, and gets the result of the last order.
+//! Neither side waits, because each setting is one atomic word.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,7 +26,8 @@ pub struct QueueSettings {
     pub gathers: bool,
     /// The most packets that go to the queue's device with one doorbell.
     pub tx_batch: TxBatch,
-    /// The most packets that wait in the queue's receive ring, as of its worker's last report; `None` if unknown.
+    /// The most packets that wait in the queue's receive ring, as of its worker's last report;
+    /// `None` if unknown.
     pub rx_ring_len: Option<u32>,
 }
 
@@ -71,7 +72,8 @@ impl SettingsPage {
     }
 }
 
-/// Encodes a moderation as a word; a number that is too large for its bits becomes the greatest that fits.
+/// Encodes a moderation as a word; a number that is too large for its bits becomes the greatest
+/// that fits.
 fn bits(mode: Moderation) -> u64 {
     let (mode, a, b) = match mode {
         Moderation::Interrupt => (0, 0, 0),

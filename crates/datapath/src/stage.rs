@@ -22,17 +22,18 @@ pub trait Stage: Send {
     /// Processes a batch of packets that one port received.
     ///
     /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
-    ///         without a verdict after the last stage goes to the other end of the wire that it came in
-    ///         by; one that came in by no wire is dropped as `no_route`.
+    ///         without a verdict after the last stage goes to the other end of the wire that it
+    ///         came in by; one that came in by no wire is dropped as `no_route`.
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 
     /// Returns true if the stage can process packets that a peer may write at the same time
-    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes only with [`Skb::copy_to`] and each byte once, or
-    /// reads none. `data()` of such a packet is empty, and the packet has no header views.
+    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes only with [`Skb::copy_to`] and
+    /// each byte once, or reads none. `data()` of such a packet is empty, and the packet has no
+    /// header views.
     ///
-    /// Unless all stages of an engine return true, its ports copy packets instead of sharing their frames with a peer
-    /// that writes; their [`Obtained`](linerate_port::Obtained) shows it.
+    /// Unless all stages of an engine return true, its ports copy packets instead of sharing their
+    /// frames with a peer that writes; their [`Obtained`](linerate_port::Obtained) shows it.
     fn reads_exported() -> bool
     where
         Self: Sized,
@@ -40,11 +41,12 @@ pub trait Stage: Send {
         false
     }
 
-    /// Returns true if the stage is to run on packets between a divided device and the rings that divide it
-    /// ([`Steering`](crate::Steering)), too: to send some elsewhere or to drop them before they are divided. It then runs
-    /// up to three times on a packet.
+    /// Returns true if the stage is to run on packets between a divided device and the rings that
+    /// divide it ([`Steering`](crate::Steering)), too: to send some elsewhere or to drop them
+    /// before they are divided. It then runs up to three times on a packet.
     ///
-    /// Otherwise such packets pass the stage only on the workers behind the rings, which share its cost.
+    /// Otherwise such packets pass the stage only on the workers behind the rings, which share its
+    /// cost.
     fn runs_at_division() -> bool
     where
         Self: Sized,
@@ -53,8 +55,8 @@ pub trait Stage: Send {
     }
 }
 
-/// A stage that is chosen when the engine is built. Its type declares neither [`Stage::reads_exported`] nor
-/// [`Stage::runs_at_division`].
+/// A stage that is chosen when the engine is built. Its type declares neither
+/// [`Stage::reads_exported`] nor [`Stage::runs_at_division`].
 impl Stage for Box<dyn Stage> {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         (**self).run(batch, turn);

@@ -1,15 +1,17 @@
-//! Runs a stage on a capture: in one thread, with the capture's clock, on the same path as in production.
+//! Runs a stage on a capture: in one thread, with the capture's clock, on the same path as in
+//! production.
 //!
 //! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The run is
 //! repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how packets are
 //! grouped fails.
 //!
-//! Packets from veth and tap have partial checksums, and superframes that are not cut into segments: the kernel
-//! leaves both to a device. So the run is repeated with partial checksums of UDP and TCP, and with TCP segments as
-//! superframes. A stage fails if its packets, once completed, are not equal byte for byte.
+//! Packets from veth and tap have partial checksums, and superframes that are not cut into
+//! segments: the kernel leaves both to a device. So the run is repeated with partial checksums of
+//! UDP and TCP, and with TCP segments as superframes. A stage fails if its packets, once completed,
+//! are not equal byte for byte.
 //!
-//! A stage that declares [`Stage::reads_exported`] is also run on packets that a peer may write; the result must be
-//! equal.
+//! A stage that declares [`Stage::reads_exported`] is also run on packets that a peer may write;
+//! the result must be equal.
 
 mod unfinished;
 
@@ -49,12 +51,14 @@ pub struct Run {
 
 /// Runs a stage on the packets of a capture.
 ///
-/// `make` creates the stage, once for each run; a port exists as soon as `make` asks its context for it.
+/// `make` creates the stage, once for each run; a port exists as soon as `make` asks its context
+/// for it.
 ///
 /// # Panics
-/// If the capture cannot be read, if two batch sizes give different results (the first difference is shown), if
-/// unfinished packets or packets that a peer may write are treated differently, if the stage keeps so many packets
-/// that the test's pool has no frame for the next one, or if the ledger does not balance: the function is for tests.
+/// If the capture cannot be read, if two batch sizes give different results (the first difference
+/// is shown), if unfinished packets or packets that a peer may write are treated differently, if
+/// the stage keeps so many packets that the test's pool has no frame for the next one, or if the
+/// ledger does not balance: the function is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,

@@ -6,8 +6,9 @@
 //!   reader: numbers ─► counters ─ fence ─► numbers again: the same?
 //! ```
 //!
-//! The worker writes and never waits. The fences make a counter of a turn visible only together with the number of
-//! that turn, on every CPU; on x86 they are no instructions. tests/loom.rs compiles this file over loom's types.
+//! The worker writes and never waits. The fences make a counter of a turn visible only together
+//! with the number of that turn, on every CPU; on x86 they are no instructions. tests/loom.rs
+//! compiles this file over loom's types.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -30,8 +31,8 @@ impl Turns {
     #[inline]
     pub fn begin(&self) {
         self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Release);
-        // The store above orders only what came before it. A reader that sees a counter of this turn must see its
-        // number, too.
+        // The store above orders only what came before it. A reader that sees a counter of this
+        // turn must see its number, too.
         fence(Ordering::Release);
     }
 
@@ -53,17 +54,20 @@ impl Turns {
         self.quiet.load(Ordering::Relaxed)
     }
 
-    /// Returns a number that changes with every turn; `None` if the worker is in a turn or has work.
+    /// Returns a number that changes with every turn; `None` if the worker is in a turn or has
+    /// work.
     pub fn at_rest(&self) -> Option<u64> {
         let number = self.number.load(Ordering::Acquire);
         (number.is_multiple_of(2) && self.was_quiet()).then_some(number)
     }
 }
 
-/// Returns true if no worker has work and `is_empty` returns true of the rings between them, at one moment.
+/// Returns true if no worker has work and `is_empty` returns true of the rings between them, at one
+/// moment.
 ///
-/// `numbers` reads the number of each worker's turns; it is called before and after `is_empty`. A worker that turned
-/// meanwhile has another number; if a packet waits for a sleeping worker, its ring is not empty.
+/// `numbers` reads the number of each worker's turns; it is called before and after `is_empty`. A
+/// worker that turned meanwhile has another number; if a packet waits for a sleeping worker, its
+/// ring is not empty.
 pub(crate) fn all_at_rest<N: Iterator<Item = Option<u64>>>(
     numbers: impl Fn() -> N,
     is_empty: impl FnOnce() -> bool,

@@ -13,10 +13,11 @@ pub(crate) const AUTO_PACKETS: usize = TX_BATCH.default as usize;
 /// [`AUTO_PACKETS`].
 pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 
-/// A cap on the packets of one transmit call. The call rings the device's doorbell once at most; several times if
-/// superframes are cut in front of the device.
+/// A cap on the packets of one transmit call. The call rings the device's doorbell once at most;
+/// several times if superframes are cut in front of the device.
 ///
-/// It never waits for packets: the packets that a turn has gathered are divided into calls of at most that many.
+/// It never waits for packets: the packets that a turn has gathered are divided into calls of at
+/// most that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxBatch {
     /// All waiting packets; if there are more than 64, they are divided after each 256 KiB.

@@ -1,9 +1,10 @@
-//! Waits of workers: sleeping until there is work, ready without a CPU, or in a device's transmit call.
+//! Waits of workers: sleeping until there is work, ready without a CPU, or in a device's transmit
+//! call.
 //!
-//! Owner: the worker; only it writes. Any thread may read. The clock is read before and after each sleep, where it
-//! costs little compared with the system call. One flush in [`TIMED`] is timed: less than one clock reading for
-//! several thousand packets in full batches. Waits for locks are not counted here: the pool counts them
-//! ([`PoolStats::locks`](linerate_skb::PoolStats)).
+//! Owner: the worker; only it writes. Any thread may read. The clock is read before and after each
+//! sleep, where it costs little compared with the system call. One flush in [`TIMED`] is timed:
+//! less than one clock reading for several thousand packets in full batches. Waits for locks are
+//! not counted here: the pool counts them ([`PoolStats::locks`](linerate_skb::PoolStats)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -56,8 +56,8 @@ pub enum Turned {
     /// There was no work: sleep until a device or a peer signals some.
     Idle,
     /// There was no work, and there will be none: every source has ended, and every packet has left
-    /// the worker. Packets that a device or a wrapper was given, and has still to send, have left it:
-    /// call [`Worker::drain`], which waits for them.
+    /// the worker. Packets that a device or a wrapper was given, and has still to send, have left
+    /// it: call [`Worker::drain`], which waits for them.
     Ended,
 }
 
@@ -92,8 +92,8 @@ pub struct Worker {
     has_qdisc: bool,
     /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
-    /// The time at which to call the queues whose wrappers withhold packets and that are not polled, or to look whether
-    /// a pause of a divided device ends.
+    /// The time at which to call the queues whose wrappers withhold packets and that are not
+    /// polled, or to look whether a pause of a divided device ends.
     pub(crate) withheld_due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
@@ -162,9 +162,9 @@ impl Worker {
 
     /// Moves every waiting packet one step further; never blocks.
     ///
-    /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo or the
-    ///         discipline of their output; then what is due to its device, with as few doorbells as its
-    ///         [`TxBatch`](crate::TxBatch) lets.
+    /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo or
+    ///         the discipline of their output; then what is due to its device, with as few
+    ///         doorbells as its [`TxBatch`](crate::TxBatch) lets.
     /// Errors: none; every packet that is not sent is dropped with a reason, and counted.
     /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
     ///         no allocation, no syscall, no clock.
@@ -196,8 +196,8 @@ impl Worker {
     }
 
     /// Receives packets from queue `i`, and moves them through the stages to their outputs.
-    // Inlined as the functions that it calls for each queue: a turn with one packet takes 14 instructions less (`cargo xtask
-    // count`, alone, at 6782458c).
+    // Inlined as the functions that it calls for each queue: a turn with one packet takes 14
+    // instructions less (`cargo xtask count`, alone, at 6782458c).
     #[inline(always)]
     fn poll(&mut self, i: usize, now: Instant) -> Polled {
         let budget = self.admits(i);
@@ -249,7 +249,8 @@ impl Worker {
         if napi.fan.is_empty() { room.min(self.budget) } else { self.admits_to_division(i, room) }
     }
 
-    /// Returns the number of packets that may be read from a device that is divided among several outputs; 0 in a pause.
+    /// Returns the number of packets that may be read from a device that is divided among several
+    /// outputs; 0 in a pause.
     #[inline(never)]
     fn admits_to_division(&self, i: usize, room: usize) -> usize {
         if self.is_paused(i) {
@@ -259,7 +260,8 @@ impl Worker {
         rooms.fold(room, usize::min).min(self.budget)
     }
 
-    /// Returns true if queue `i` is not read so that flows can move to another output. A worker that drains reads on.
+    /// Returns true if queue `i` is not read so that flows can move to another output. A worker
+    /// that drains reads on.
     fn is_paused(&self, i: usize) -> bool {
         let is_paused = |clearing: &Clearing| clearing.is_paused(i);
         self.clearing.as_ref().is_some_and(is_paused) && self.slot.phase() == Phase::Run
@@ -338,10 +340,10 @@ impl Worker {
         turned
     }
 
-    /// Makes the next turns call the queues whose wrappers withhold packets and that are not polled,
-    /// and limits the sleep or the hold: no event says when such packets may leave. A queue is not
-    /// polled if packets are not read from it, if they have no room, or if the worker drains. No event
-    /// says when a pause ends, either.
+    /// Makes the next turns call the queues whose wrappers withhold packets and that are not
+    /// polled, and limits the sleep or the hold: no event says when such packets may leave. A queue
+    /// is not polled if packets are not read from it, if they have no room, or if the worker
+    /// drains. No event says when a pause ends, either.
     fn note_withheld(&mut self, now: Instant) {
         let mut withholds = false;
         for i in 0..self.napis.len() {
@@ -354,8 +356,8 @@ impl Worker {
         }
     }
 
-    /// Returns a handle with which any thread orders changes of this worker; a turn executes them. The worker has the
-    /// number that it has in the engine.
+    /// Returns a handle with which any thread orders changes of this worker; a turn executes them.
+    /// The worker has the number that it has in the engine.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { first: self.number, slots: [self.slot.clone()].into() }
@@ -462,8 +464,8 @@ impl Drop for Worker {
         for napi in &mut self.napis {
             napi.purge(&mut self.mems[napi.mem]);
         }
-        // The rings first, because the close of a device may take time, and workers wait for room in
-        // rings to this one.
+        // The rings first, because the close of a device may take time, and workers wait for room
+        // in rings to this one.
         for is_ring in [true, false] {
             for napi in self.napis.iter_mut().filter(|napi| napi.is_ring() == is_ring) {
                 napi.conclude(until);

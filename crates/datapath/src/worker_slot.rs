@@ -69,8 +69,8 @@ pub(crate) struct WorkerSlot {
     seen: AtomicU32,
     queues: Vec<QueueOf>,
     turns: Turns,
-    /// True while the worker has no work left: its sources have ended and no packet waits. The worker
-    /// still turns and executes orders, and may get work again from another worker.
+    /// True while the worker has no work left: its sources have ended and no packet waits. The
+    /// worker still turns and executes orders, and may get work again from another worker.
     ended: AtomicBool,
     /// True once the worker was dropped: it never turns again, and executes no more orders.
     over: AtomicBool,
@@ -123,7 +123,8 @@ impl WorkerSlot {
             return Err(Refusal::Full);
         }
         if self.is_over() {
-            // The worker was dropped meanwhile, and may have refused its orders before this one came.
+            // The worker was dropped meanwhile, and may have refused its orders before this one
+            // came.
             self.refuse_orders();
         }
         self.bell.signal();
@@ -203,8 +204,8 @@ impl WorkerSlot {
         self.turns.end(quiet);
     }
 
-    /// Returns true if orders arrived since the last turn began, or since the word `executed`, up to
-    /// which orders were executed.
+    /// Returns true if orders arrived since the last turn began, or since the word `executed`, up
+    /// to which orders were executed.
     pub fn changed(&self, executed: Word) -> bool {
         let word = self.mailbox.word();
         word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(executed)
@@ -255,8 +256,8 @@ impl WorkerSlot {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Records that the worker was dropped, after a halt or because it failed, and refuses the orders
-    /// that it has not executed; only the thread of the worker calls it.
+    /// Records that the worker was dropped, after a halt or because it failed, and refuses the
+    /// orders that it has not executed; only the thread of the worker calls it.
     pub fn set_over(&self) {
         // Store first: the lock of the mailbox then lets a thread that adds an order later see it.
         self.over.store(true, Ordering::Release);

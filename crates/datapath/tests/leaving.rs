@@ -1,4 +1,5 @@
-//! Checks what is said of packets that have not left yet: by a drained worker, and by a shaped port.
+//! Checks what is said of packets that have not left yet: by a drained worker, and by a shaped
+//! port.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,8 +21,8 @@ static IS_FULL: AtomicBool = AtomicBool::new(true);
 /// Number of times that the device reports packets that it has not sent.
 static UNSENT: AtomicUsize = AtomicUsize::new(5);
 
-/// The driver of `late:N`, a device that accepts N packets a call; and of `late:gated`, which accepts
-/// none or all, and sends them some time later.
+/// The driver of `late:N`, a device that accepts N packets a call; and of `late:gated`, which
+/// accepts none or all, and sends them some time later.
 struct Late;
 
 impl Driver for Late {

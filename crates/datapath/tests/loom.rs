@@ -1,11 +1,11 @@
-//! Checks all interleavings, within a bound, of orders to a worker that is about to sleep, and of the
-//! question whether a worker is at rest.
+//! Checks all interleavings, within a bound, of orders to a worker that is about to sleep, and of
+//! the question whether a worker is at rest.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate-datapath --release --test loom`
 //!
-//! The mailbox is the one that ships, compiled here over loom's types; the bell is a flag that can be waited
-//! for, as an eventfd can. An order that is lost shows as loom's "deadlock": the worker sleeps for ever. The turns are
-//! the ones that ship, too.
+//! The mailbox is the one that ships, compiled here over loom's types; the bell is a flag that can
+//! be waited for, as an eventfd can. An order that is lost shows as loom's "deadlock": the worker
+//! sleeps for ever. The turns are the ones that ship, too.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "what no model calls")]
@@ -119,8 +119,8 @@ fn orders_of_two_threads_and_a_change_of_phase_are_all_executed() {
     });
 }
 
-/// Moves a packet in a turn from the first ring to the second one. The turn counts the receipt first, so both
-/// rings look empty in between.
+/// Moves a packet in a turn from the first ring to the second one. The turn counts the receipt
+/// first, so both rings look empty in between.
 #[test]
 fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {
     explore(|| {

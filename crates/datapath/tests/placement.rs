@@ -22,8 +22,8 @@ const LONG: Duration = Duration::from_secs(30);
 /// Number of packets that each queue delivers.
 const PACKETS: u64 = 20_000;
 
-/// The driver of `lanes:N`: a device with N queues. Each packet contains the number of the queue that delivers it; a
-/// queue only accepts packets from the queue with its own number, in order.
+/// The driver of `lanes:N`: a device with N queues. Each packet contains the number of the queue
+/// that delivers it; a queue only accepts packets from the queue with its own number, in order.
 struct Lanes;
 
 impl Driver for Lanes {
@@ -129,8 +129,8 @@ impl Stage for Seen {
     }
 }
 
-/// Runs wires between ports with these numbers of queues; returns the number of workers, and the queues that each
-/// thread served.
+/// Runs wires between ports with these numbers of queues; returns the number of workers, and the
+/// queues that each thread served.
 fn served(builder: EngineBuilder, wires: &[[&str; 2]]) -> (usize, Vec<Vec<u8>>) {
     let seen = Seen::default();
     let by = seen.clone();

@@ -1,4 +1,5 @@
-//! Single-queue devices divided among workers: every flow stays in order, in both directions, while its bucket moves.
+//! Single-queue devices divided among workers: every flow stays in order, in both directions, while
+//! its bucket moves.
 
 #[path = "steer/overload.rs"]
 mod overload;
@@ -26,9 +27,9 @@ const LONG: Duration = Duration::from_secs(20);
 /// Number of flows that a device has in each direction.
 const FLOWS: usize = 64;
 
-/// The driver of `talk:1,most=4` and `talk:2,doubles=true`: a device with one queue. It delivers numbered UDP packets
-/// of [`FLOWS`] flows, at most `most` at a time, and accepts packets of the other device if each flow is in order;
-/// with `doubles`, a packet may come twice in a row.
+/// The driver of `talk:1,most=4` and `talk:2,doubles=true`: a device with one queue. It delivers
+/// numbered UDP packets of [`FLOWS`] flows, at most `most` at a time, and accepts packets of the
+/// other device if each flow is in order; with `doubles`, a packet may come twice in a row.
 struct Talk;
 
 impl Driver for Talk {
@@ -232,7 +233,8 @@ fn turn(worker: &mut Worker, times: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Checks any order of the workers' turns and any moves of buckets: a flow that comes out of order panics.
+    /// Checks any order of the workers' turns and any moves of buckets: a flow that comes out of
+    /// order panics.
     #[test]
     fn flows_stay_in_order_both_ways_however_they_are_moved(
         steps in vec(step(), 1..400),
@@ -276,8 +278,8 @@ proptest! {
     }
 }
 
-/// The rings' ends at which packets are received or sent, the fault that happens there, and whether flows still move
-/// under load.
+/// The rings' ends at which packets are received or sent, the fault that happens there, and whether
+/// flows still move under load.
 const FAULTS: [([&str; 2], bool, Fault, bool); 6] = [
     (["far-w1", "far-w2"], true, Fault::Drop, true),
     (["far-w1", "far-w2"], true, Fault::Duplicate, true),
@@ -290,7 +292,8 @@ const FAULTS: [([&str; 2], bool, Fault, bool); 6] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Checks the same of rings that lose, double or withhold packets: flows stay in order and move.
+    /// Checks the same of rings that lose, double or withhold packets: flows stay in order and
+    /// move.
     #[test]
     fn flows_move_and_stay_in_order_whatever_wrappers_of_the_rings_do(
         steps in vec(step(), 1..300),
@@ -333,7 +336,8 @@ proptest! {
     }
 }
 
-/// A stage that takes time, more on one worker than on the other, and records the flows of each direction.
+/// A stage that takes time, more on one worker than on the other, and records the flows of each
+/// direction.
 struct Slow {
     worker: usize,
     seen: Arc<Mutex<Vec<(usize, usize)>>>,
@@ -421,7 +425,8 @@ fn a_division_ordered_before_the_engine_is_built_needs_no_move() {
     assert_eq!((west.moved(), west.waiting()), (0, 0));
 }
 
-/// Ends a worker as a panic in one of its stages does: with packets in the rings to it and out of it.
+/// Ends a worker as a panic in one of its stages does: with packets in the rings to it and out of
+/// it.
 #[test]
 fn flows_leave_a_worker_that_has_ended_and_stay_in_order() {
     for reads_on in [true, false] {

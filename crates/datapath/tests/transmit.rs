@@ -180,8 +180,9 @@ fn discipline_takes_what_a_full_port_would_refuse_and_the_pool_has_frames_for_it
     assert_eq!(ledger.difference(), 0, "{ledger}");
 }
 
-/// Fills a queue to both limits at once, with packets that need a second frame for one byte: no other packets
-/// need more frames. The engine's other holders are short, so that their frames are too few to help out.
+/// Fills a queue to both limits at once, with packets that need a second frame for one byte: no
+/// other packets need more frames. The engine's other holders are short, so that their frames are
+/// too few to help out.
 #[test]
 fn queue_that_is_full_of_packets_and_of_bytes_finds_frames_for_all_of_them() {
     let path = std::env::temp_dir().join(format!("linerate-full-{}.pcapng", std::process::id()));
@@ -240,7 +241,8 @@ fn refusals_and_losses_in_mid_batch_keep_order_and_books_with_any_cap() {
         let held = ledger.dropped(DropReason::STOPPED);
         let lost = ledger.dropped(DropReason::INJECTED) + held;
         assert!(lost - held > 100 && ledger.sent + lost == 20_000, "{cap}: {ledger}");
-        // The loss of the last packets cannot be detected, because no packet follows them. The held ones are the last.
+        // The loss of the last packets cannot be detected, because no packet follows them. The held
+        // ones are the last.
         let known = held + found.lost;
         assert!(found.lost <= lost && known + 100 > lost, "{cap}: {found:?} of {lost}");
         assert_eq!((found.reordered, found.duplicated), (0, 0), "{cap}");
@@ -261,7 +263,8 @@ fn ring_of_one_passes_every_packet_in_order_with_any_cap() {
     }
 }
 
-/// Drops what waits for a peer that is gone, in the fifo, on the list or in a discipline, with the reason.
+/// Drops what waits for a peer that is gone, in the fifo, on the list or in a discipline, with the
+/// reason.
 #[test]
 fn peer_that_goes_under_load_frees_what_waits_for_it_in_every_queue() {
     for options in ["tx_batch=2", "qdisc=fifo,limit=300", "qdisc=fq_codel,tx_batch=1"] {

@@ -16,8 +16,8 @@ use linerate_skb::{Batch, Local, Moved};
 /// Number of times that a queue was armed.
 static ARMED: AtomicU64 = AtomicU64::new(0);
 
-/// The driver of `stuck:`: its queue is down and refuses to be armed, because an old packet waits in it. After a
-/// number of attempts it is up.
+/// The driver of `stuck:`: its queue is down and refuses to be armed, because an old packet waits
+/// in it. After a number of attempts it is up.
 struct Stuck;
 
 impl Driver for Stuck {

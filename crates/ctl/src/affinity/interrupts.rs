@@ -1,4 +1,5 @@
-//! The interrupts of an interface: finds them, moves them together or by queue, and restores their CPUs.
+//! The interrupts of an interface: finds them, moves them together or by queue, and restores their
+//! CPUs.
 //!
 //! ```text
 //!   /sys/class/net/X/device/msi_irqs ─► irqs with a handler (/proc/interrupts) ─► smp_affinity_list
@@ -25,8 +26,9 @@ const STEP: Duration = Duration::from_millis(1);
 /// Reason if NAPI's threads of an interface cannot be told from those of another.
 const UNKNOWN: &str = "its NAPI threads cannot be told from others of the same name";
 
-/// A guard of all interrupts of an interface, which can be moved together. Dropping it restores everything: CPUs, and
-/// whether NAPI has threads. Drop it while the port is open, because a veth's NAPI may end with the port.
+/// A guard of all interrupts of an interface, which can be moved together. Dropping it restores
+/// everything: CPUs, and whether NAPI has threads. Drop it while the port is open, because a veth's
+/// NAPI may end with the port.
 #[derive(Debug)]
 #[must_use = "dropping it restores the interrupts"]
 pub struct InterruptGuard {
@@ -40,13 +42,15 @@ pub struct InterruptGuard {
 }
 
 impl InterruptGuard {
-    /// Finds an interface's irqs. If it has none, the kernel moves its packets in soft interrupts of the sender's
-    /// CPU; then this gives each NAPI instance a thread. The interface is looked up in the calling thread's network
-    /// namespace, and its port must be open, because a veth may have no NAPI before.
+    /// Finds an interface's irqs. If it has none, the kernel moves its packets in soft interrupts
+    /// of the sender's CPU; then this gives each NAPI instance a thread. The interface is looked up
+    /// in the calling thread's network namespace, and its port must be open, because a veth may
+    /// have no NAPI before.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` if the process is not root, who owns the
-    /// files in /proc and /sys, `E-NODEV` if the interface does not exist, `E-CPU` if none of its irqs can be moved.
+    /// `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` if the process is not
+    /// root, who owns the files in /proc and /sys, `E-NODEV` if the interface does not exist,
+    /// `E-CPU` if none of its irqs can be moved.
     pub fn of(interface: &str) -> Result<InterruptGuard> {
         let (found, mut guard) = InterruptGuard::look(interface)?;
         if guard.queues.is_empty() {
@@ -55,8 +59,8 @@ impl InterruptGuard {
         Ok(guard)
     }
 
-    /// Finds the interrupts that an interface already has, without starting threads: its irqs, and NAPI's threads if
-    /// NAPI is threaded.
+    /// Finds the interrupts that an interface already has, without starting threads: its irqs, and
+    /// NAPI's threads if NAPI is threaded.
     ///
     /// # Errors
     /// Those of [`InterruptGuard::of`].
@@ -99,8 +103,8 @@ impl InterruptGuard {
         };
         let mut fixed = Ok(());
         for (irq, queue) in irqs(proc, &guard.folder) {
-            // Write the irq's present CPUs again, as a trial: the kernel refuses that too if the controller cannot
-            // move the irq.
+            // Write the irq's present CPUs again, as a trial: the kernel refuses that too if the
+            // controller cannot move the irq.
             let path = list_of(proc, irq);
             let list = fs::read_to_string(&path).map(|list| list.trim().to_owned());
             match list.and_then(|list| fs::write(&path, &list).map(|()| list)) {
@@ -153,7 +157,8 @@ impl InterruptGuard {
         }
     }
 
-    /// Returns the interrupts of each queue, which can be placed separately. The guard restores them.
+    /// Returns the interrupts of each queue, which can be placed separately. The guard restores
+    /// them.
     #[must_use]
     pub fn queues(&self) -> &[QueuePin] {
         &self.queues
@@ -190,8 +195,9 @@ impl InterruptGuard {
     /// exists, or belongs to another interface: then nothing has changed.
     ///
     /// # Errors
-    /// `E-NODEV` if the interface does not exist, `E-PERM` if the process is not root, `E-CPU` if the interrupt cannot
-    /// be moved, `E-UNSUPPORTED` if the interface has NAPI only while a port is open.
+    /// `E-NODEV` if the interface does not exist, `E-PERM` if the process is not root, `E-CPU` if
+    /// the interrupt cannot be moved, `E-UNSUPPORTED` if the interface has NAPI only while a port
+    /// is open.
     pub fn put_back(interface: &str, former: &str, was: &Was) -> Result<bool> {
         let found = Interface::open(interface)?;
         let folder = NetFolder::open(&found)?;
@@ -201,8 +207,9 @@ impl InterruptGuard {
     /// Restores everything, as dropping the guard does.
     ///
     /// # Errors
-    /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads, or if the process is no
-    /// longer root; the others are restored. An irq or a thread that no longer exists is no error.
+    /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads, or if
+    /// the process is no longer root; the others are restored. An irq or a thread that no longer
+    /// exists is no error.
     pub fn end(mut self) -> Result<()> {
         self.restore()
     }
@@ -267,8 +274,8 @@ fn put_back_in(proc: &Path, folder: &NetFolder, names: [&str; 2], was: &Was) -> 
             return off.map(|()| true);
         }
         Was::Irq(irq, _) => irqs(proc, folder).iter().any(|(now, _)| now == irq),
-        // Not only among the reported threads: the kernel may not report them to this process, and the record is of
-        // this interface.
+        // Not only among the reported threads: the kernel may not report them to this process, and
+        // the record is of this interface.
         Was::Thread(thread, _) => {
             names.iter().flat_map(|name| named(proc, name)).any(|(now, _)| now == *thread)
         }

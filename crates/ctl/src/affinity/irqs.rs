@@ -7,8 +7,9 @@ use linerate_sys::netif::NetFolder;
 
 use super::napi::processes;
 
-/// Returns the irqs of an interface's device with their queues: the device's own MSI irqs, or those of the device
-/// below a virtio device, or the shared interrupt line. Irqs without a handler are left out.
+/// Returns the irqs of an interface's device with their queues: the device's own MSI irqs, or those
+/// of the device below a virtio device, or the shared interrupt line. Irqs without a handler are
+/// left out.
 pub(super) fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
     let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
     let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
@@ -22,9 +23,9 @@ pub(super) fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
     irqs
 }
 
-/// Returns the queue of an irq from /proc/interrupts, if the irq carries packets and does not only report
-/// configuration changes. Drivers put the queue's number at the end of the irq's name; an irq without a number has
-/// queue 0.
+/// Returns the queue of an irq from /proc/interrupts, if the irq carries packets and does not only
+/// report configuration changes. Drivers put the queue's number at the end of the irq's name; an
+/// irq without a number has queue 0.
 fn handled(text: &str, irq: u32) -> Option<usize> {
     let number = irq.to_string();
     let of_irq = |line: &&str| line.split(':').next().is_some_and(|n| n.trim() == number);

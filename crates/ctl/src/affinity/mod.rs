@@ -1,5 +1,6 @@
-//! The three affinities, each set separately and temporarily: where a device's interrupt work runs, where a worker
-//! polls, where an application's thread runs. Dropping a guard restores the previous CPUs.
+//! The three affinities, each set separately and temporarily: where a device's interrupt work runs,
+//! where a worker polls, where an application's thread runs. Dropping a guard restores the previous
+//! CPUs.
 //!
 //! ```text
 //!   interrupt    a device's own irq               /proc/irq/N/smp_affinity_list
@@ -9,10 +10,11 @@
 //!   process      any thread, by its number        sched_setaffinity(2)
 //! ```
 //!
-//! No affinity changes without a request: interrupts belong to the machine, and a program that balances them
-//! (irqbalance) may move them again ([`InterruptGuard::notes`] reports it).
+//! No affinity changes without a request: interrupts belong to the machine, and a program that
+//! balances them (irqbalance) may move them again ([`InterruptGuard::notes`] reports it).
 //!
-//! Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/networking/napi.rst ("Threaded NAPI").
+//! Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/networking/napi.rst
+//!         ("Threaded NAPI").
 
 mod interrupts;
 mod irqs;
@@ -34,7 +36,8 @@ pub use queue::{QueuePin, Was};
 const OBEYS: Duration = Duration::from_secs(10);
 /// Longest such wait once the run ends.
 const OBEYS_AT_END: Duration = Duration::from_millis(100);
-/// Interval at which the answer of a worker that is put back is looked for, if the worker wakes nobody.
+/// Interval at which the answer of a worker that is put back is looked for, if the worker wakes
+/// nobody.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Something that can be pinned to CPUs: the interface of guards and of `placement`.
@@ -42,11 +45,12 @@ pub trait Pin {
     /// Returns the name for a reader: `worker 1`, `interrupts of eth0`.
     fn name(&self) -> String;
 
-    /// Restricts it to these CPUs until the next call; returns the CPUs on which it could run before.
+    /// Restricts it to these CPUs until the next call; returns the CPUs on which it could run
+    /// before.
     ///
     /// # Errors
-    /// `E-CPU` if it may run on none of these CPUs, `E-PERM` for an irq if the process is not root; then nothing has
-    /// changed.
+    /// `E-CPU` if it may run on none of these CPUs, `E-PERM` for an irq if the process is not root;
+    /// then nothing has changed.
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>>;
 
     /// Restores the CPUs `before`, which the first call of [`Pin::pin`] returned.
@@ -155,7 +159,8 @@ impl Pin for ThreadPin {
 /// Restricts a thread to these CPUs.
 ///
 /// # Errors
-/// Those of [`thread::run_thread_on`]. If a filter of system calls refuses the call, the reason is that filter.
+/// Those of [`thread::run_thread_on`]. If a filter of system calls refuses the call, the reason is
+/// that filter.
 fn move_thread(id: i32, cpus: &[usize]) -> Result<()> {
     thread::run_thread_on(id, cpus).map_err(|e| {
         // Every thread may pin itself to a CPU that it may use: only a filter refuses that.

@@ -6,8 +6,9 @@ use std::path::Path;
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::Napi;
 
-/// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports them; if it does
-/// not report them, the threads with the interface's name, in any network namespace.
+/// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports
+/// them; if it does not report them, the threads with the interface's name, in any network
+/// namespace.
 pub(super) fn threads(interface: &Interface) -> Vec<i32> {
     reported(interface).unwrap_or_else(|| all_named(interface))
 }
@@ -26,8 +27,9 @@ fn all_named(interface: &Interface) -> Vec<i32> {
     named.into_iter().map(|(thread, _)| thread).collect()
 }
 
-/// Returns the threads with an interface's name if they can only be its own: as many of them receive as it has
-/// queues. A thread of another network namespace's interface of that name is one too many.
+/// Returns the threads with an interface's name if they can only be its own: as many of them
+/// receive as it has queues. A thread of another network namespace's interface of that name is one
+/// too many.
 ///
 /// Source: net/core/dev.c, `napi_hash_add`: an instance that only transmits has the id 0.
 pub(super) fn own_of(named: Vec<(i32, Option<u32>)>, queues: usize) -> Option<Vec<i32>> {
@@ -35,8 +37,8 @@ pub(super) fn own_of(named: Vec<(i32, Option<u32>)>, queues: usize) -> Option<Ve
     (receive == queues).then(|| named.into_iter().map(|(thread, _)| thread).collect())
 }
 
-/// Returns the kernel's NAPI threads for interfaces of that name with NAPI's ids, in the order of the ids. An id is
-/// `None` if the kernel has cut it off.
+/// Returns the kernel's NAPI threads for interfaces of that name with NAPI's ids, in the order of
+/// the ids. An id is `None` if the kernel has cut it off.
 pub(super) fn named(proc: &Path, interface: &str) -> Vec<(i32, Option<u32>)> {
     let prefix = format!("napi/{interface}-");
     let thread = |(thread, name): (i32, String)| {

@@ -8,13 +8,13 @@ use linerate_sys::thread;
 
 use super::{Pin, move_thread};
 
-/// The errnos of a file that this user may not write, and of one in a /proc that is mounted read-only; Linux has these
-/// numbers on all machines.
+/// The errnos of a file that this user may not write, and of one in a /proc that is mounted
+/// read-only; Linux has these numbers on all machines.
 const EACCES: i32 = 13;
 const EROFS: i32 = 30;
 
-/// The original state of one setting of an interface's interrupts. Displays as text that [`Was::read`] parses,
-/// because a record of it on disk outlives a program that is killed.
+/// The original state of one setting of an interface's interrupts. Displays as text that
+/// [`Was::read`] parses, because a record of it on disk outlives a program that is killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Was {
@@ -62,8 +62,8 @@ fn list(cpus: &[usize]) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The interrupts of one queue of an interface, which can be placed next to workers: one or two irqs, or a NAPI
-/// thread. The [`InterruptGuard`](super::InterruptGuard) restores them.
+/// The interrupts of one queue of an interface, which can be placed next to workers: one or two
+/// irqs, or a NAPI thread. The [`InterruptGuard`](super::InterruptGuard) restores them.
 #[derive(Debug, Clone)]
 pub struct QueuePin {
     /// `/proc`, or another folder in a test.
@@ -88,7 +88,8 @@ impl QueuePin {
         &self.found
     }
 
-    /// Moves the irqs and threads to these CPUs, all of them or none; returns each with its CPUs before.
+    /// Moves the irqs and threads to these CPUs, all of them or none; returns each with its CPUs
+    /// before.
     pub(super) fn move_all(&self, cpus: &[usize]) -> Result<Vec<Was>> {
         let mut moved = Vec::new();
         for was in &self.found {
@@ -137,7 +138,8 @@ impl QueuePin {
         done
     }
 
-    /// Returns true if an irq or a thread no longer exists, which could not be moved because of `e`.
+    /// Returns true if an irq or a thread no longer exists, which could not be moved because of
+    /// `e`.
     fn is_gone(&self, was: &Was, e: &Error) -> bool {
         match was {
             Was::Irq(irq, _) => {
@@ -225,8 +227,9 @@ pub(super) fn list_of(proc: &Path, irq: u32) -> PathBuf {
 /// Returns the error of an irq whose list of CPUs could not be read or written.
 pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
     let what = format!("cannot move irq {irq} of {interface}");
-    // Source: kernel/irq/proc.c, `write_irq_affinity`: EIO, or EPERM in later kernels, for an irq that its controller
-    // cannot move; EINVAL if no CPU is online. So EPERM does not say that the process lacks a privilege.
+    // Source: kernel/irq/proc.c, `write_irq_affinity`: EIO, or EPERM in later kernels, for an irq
+    // that its controller cannot move; EINVAL if no CPU is online. So EPERM does not say that the
+    // process lacks a privilege.
     let (code, fix) = match e.raw_os_error() {
         Some(EACCES) => (Code::Permission, "run as root, who owns this file"),
         Some(EROFS) => (Code::Permission, "make /proc/irq writable, or run outside the container"),

@@ -167,8 +167,8 @@ fn noise(found: &mut Findings) {
 
 /// Returns the share of all time that the host took.
 ///
-/// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which user and nice
-/// already include.
+/// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which
+/// user and nice already include.
 fn steal_pct(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<u64> = line.split_whitespace().take(8).map_while(|n| n.parse().ok()).collect();

@@ -1,9 +1,9 @@
-//! The examination of ports and of the machine: whether a port can be opened, in which mode, and how to solve
-//! problems.
+//! The examination of ports and of the machine: whether a port can be opened, in which mode, and
+//! how to solve problems.
 //!
-//! It tries the real operations and undoes them: a socket, a map and a program are made and closed, a
-//! port is opened as it will be, and the finding says what it obtained. Nothing is inferred where it can be
-//! tried, and what was not tried says so.
+//! It tries the real operations and undoes them: a socket, a map and a program are made and closed,
+//! a port is opened as it will be, and the finding says what it obtained. Nothing is inferred where
+//! it can be tried, and what was not tried says so.
 //!
 //! ```text
 //!   check("xdp:eth0,udp=7777")
@@ -13,16 +13,16 @@
 //! ```
 //!
 //! **What a trial does to a live interface.** A port of `xdp` is tried with a filter that takes
-//! nothing but Ethernet type 0x88b6, one of those for local experiments: all other traffic passes as
-//! before. On a virtual interface that is all. A hardware driver may, as usual, take its link down for
-//! a moment when a program is attached or detached: there, and on a TAP that exists already, whose
-//! flags would change, it is tried only with [`Trial::Full`].
+//! nothing but Ethernet type 0x88b6, one of those for local experiments: all other traffic passes
+//! as before. On a virtual interface that is all. A hardware driver may, as usual, take its link
+//! down for a moment when a program is attached or detached: there, and on a TAP that exists
+//! already, whose flags would change, it is tried only with [`Trial::Full`].
 //!
 //! A port of memif connects to its server, or listens for its client, and leaves again.
 //!
 //! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
-//! program that is being closed, for 1.2 s at most. A recommended command of `ip` or `ethtool` is run
-//! first, in a network namespace that is made for it; `machine` runs `ip` three times.
+//! program that is being closed, for 1.2 s at most. A recommended command of `ip` or `ethtool` is
+//! run first, in a network namespace that is made for it; `machine` runs `ip` three times.
 //!
 //! ```
 //! # use linerate_ctl as linerate;

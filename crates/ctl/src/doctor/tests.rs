@@ -35,7 +35,8 @@ fn is_xdp_refused(e: &linerate_port::Error) -> bool {
 
 /// Does as `in_netns`, if this process may also make BPF's maps, and lock the memory of a port.
 ///
-/// The tests of linerate-port have this function too. They lock more, and it is compiled for them alone.
+/// The tests of linerate-port have this function too. They lock more, and it is compiled for them
+/// alone.
 fn in_netns_with_xdp(test: impl FnOnce(&Netns) + Send) {
     if let Some(bytes) = little_to_lock() {
         let (most, kib) = (LOCKED_BYTES >> 10, bytes >> 10);
@@ -57,8 +58,8 @@ fn little_to_lock() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|&bytes| !privileged && bytes < LOCKED_BYTES)
 }
 
-/// Returns true if this process may make maps and programs of BPF; false, with a message, if the kernel refuses that, or
-/// a filter of system calls, as `container` of tests/src/setting.rs does.
+/// Returns true if this process may make maps and programs of BPF; false, with a message, if the
+/// kernel refuses that, or a filter of system calls, as `container` of tests/src/setting.rs does.
 fn has_bpf() -> bool {
     unless(SocketMap::new(1), is_xdp_refused).is_some()
 }

@@ -5,15 +5,16 @@ use linerate_port::{Code, Result};
 use super::Places;
 use super::search::{Floor, Gauge, Reading, median};
 
-/// Number of readings of each candidate and of the original places, in turn. Two of nine that are disturbed are in no
-/// quartile.
+/// Number of readings of each candidate and of the original places, in turn. Two of nine that are
+/// disturbed are in no quartile.
 const FINAL_TIMES: usize = 9;
 
 /// Places with their readings of the final comparison; the original ones are the first.
 pub(super) type Row = (Places, Vec<Reading>);
 
-/// Reads the original places and the others in turn, every second round backwards, so that a change of load affects all
-/// of them. Places that are refused now are left out. Reads nothing if there are no others.
+/// Reads the original places and the others in turn, every second round backwards, so that a change
+/// of load affects all of them. Places that are refused now are left out. Reads nothing if there
+/// are no others.
 pub(super) fn in_turn(
     start: &Places,
     others: Vec<Places>,
@@ -51,8 +52,8 @@ pub(super) struct Final {
     pub floor: Floor,
 }
 
-/// Chooses, of the places that are better than the original ones, the cheapest to which no other is better; returns the
-/// original ones if there are none, and `None` if they have too few readings.
+/// Chooses, of the places that are better than the original ones, the cheapest to which no other is
+/// better; returns the original ones if there are none, and `None` if they have too few readings.
 pub(super) fn judge_all(rows: &[Row]) -> Option<Final> {
     let read = |(places, all): &Row| {
         let middle = median(all).filter(|_| all.len() > FINAL_TIMES / 2)?;

@@ -35,8 +35,9 @@ pub struct RoundTrip {
     pub ns: u64,
 }
 
-/// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of its
-/// own. At most three pairs of each nearness are tried: the CPUs of a pair may be too busy.
+/// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s,
+/// on threads of its own. At most three pairs of each nearness are tried: the CPUs of a pair may be
+/// too busy.
 ///
 /// # Errors
 /// `E-CPU` if one of them cannot be used any more.

@@ -1,5 +1,5 @@
-//! Placement of a running engine's workers, on request also of its devices' interrupts, and the figures that the
-//! search compares.
+//! Placement of a running engine's workers, on request also of its devices' interrupts, and the
+//! figures that the search compares.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_OF_ALL: Duration = Duration::from_millis(300);
 /// Nanoseconds in the unit of time of /proc/stat.
 const TICK_NS: f64 = 1e7;
-/// Interval at which a reading of /proc/stat looks for the next tick, and the longest time for which it looks: where all
-/// CPUs are busy, none comes.
+/// Interval at which a reading of /proc/stat looks for the next tick, and the longest time for
+/// which it looks: where all CPUs are busy, none comes.
 const EDGE_STEP: Duration = Duration::from_micros(250);
 const EDGE_MAX: Duration = Duration::from_millis(20);
 const SETTLES: Duration = Duration::from_millis(10);
@@ -29,8 +29,9 @@ const SETTLES: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(10);
 /// Least number of packets for a reading to count.
 const PACKETS_MIN: u64 = 200;
-/// Most places that a search tries, each with one or two readings. Together with 6 readings of the original places and 45
-/// of the final comparison, with windows of 0.1 s, they take at most 14 seconds.
+/// Most places that a search tries, each with one or two readings. Together with 6 readings of the
+/// original places and 45 of the final comparison, with windows of 0.1 s, they take at most 14
+/// seconds.
 const TRIES_MAX: usize = 40;
 
 /// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time; NaN if it
@@ -40,7 +41,8 @@ pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 /// A gauge for the workers of a running engine, and for interrupts.
 pub struct EngineGauge {
     pins: Vec<Box<dyn Pin + Send>>,
-    /// The lane of each thing: the number of the worker that it is or serves, or of its queue if that is not known.
+    /// The lane of each thing: the number of the worker that it is or serves, or of its queue if
+    /// that is not known.
     lanes: Vec<usize>,
     /// The CPUs on which each thing could run before its first move; the next field is its present
     /// place.
@@ -85,10 +87,11 @@ impl EngineGauge {
         }
     }
 
-    /// Also places the interrupts of an interface, separately for each queue, and compares by the busy time of all
-    /// CPUs of the machine, because the kernel's work for packets is in no process's CPU time. The busy time includes
-    /// other programs' work, which also increases the spread of the first readings. The guard must outlive the run,
-    /// because it restores the interrupts.
+    /// Also places the interrupts of an interface, separately for each queue, and compares by the
+    /// busy time of all CPUs of the machine, because the kernel's work for packets is in no
+    /// process's CPU time. The busy time includes other programs' work, which also increases the
+    /// spread of the first readings. The guard must outlive the run, because it restores the
+    /// interrupts.
     #[must_use]
     pub fn interrupts(mut self, guard: &InterruptGuard) -> Self {
         let ports = self.stats.ports();
@@ -118,8 +121,8 @@ impl EngineGauge {
     /// Searches on the calling thread, which must not be a worker's.
     ///
     /// # Errors
-    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the meter
-    /// stops counting, for instance because the PMU was withdrawn.
+    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first;
+    /// `E-UNSUPPORTED` if the meter stops counting, for instance because the PMU was withdrawn.
     pub fn search(mut self) -> Result<PlacementReport> {
         let topology = Topology::here()?;
         let names: Vec<String> = self.pins.iter().map(|pin| pin.name()).collect();
@@ -163,7 +166,8 @@ impl EngineGauge {
     }
 }
 
-/// Returns the number of packets of all pools that were freed on another CPU than the allocating one.
+/// Returns the number of packets of all pools that were freed on another CPU than the allocating
+/// one.
 fn remote_frees(pools: impl Iterator<Item = PoolStats>) -> u64 {
     pools.map(|stats| stats.matrix.remote()).sum()
 }
@@ -233,9 +237,10 @@ impl Gauge for EngineGauge {
 
 /// Returns the time for which the machine's CPUs were busy since boot.
 ///
-/// The kernel reports the time for which they were not in whole ticks. So this waits, for up to `EDGE_MAX`, for the
-/// moment at which one more is complete: the result is then exact to `EDGE_STEP` for each idle CPU. Where no tick is
-/// completed, or so many CPUs are idle that one is in each step, it is exact to a tick.
+/// The kernel reports the time for which they were not in whole ticks. So this waits, for up to
+/// `EDGE_MAX`, for the moment at which one more is complete: the result is then exact to
+/// `EDGE_STEP` for each idle CPU. Where no tick is completed, or so many CPUs are idle that one is
+/// in each step, it is exact to a tick.
 pub(super) fn busy_ns() -> f64 {
     let ([_, before], until) = (cpus_and_idle_ticks(), Instant::now() + EDGE_MAX);
     loop {
@@ -247,10 +252,11 @@ pub(super) fn busy_ns() -> f64 {
     }
 }
 
-/// Returns the number of CPUs, and the ticks for which they were not busy; NaN if the kernel does not report them.
+/// Returns the number of CPUs, and the ticks for which they were not busy; NaN if the kernel does
+/// not report them.
 ///
-/// Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. Idle time is exact also where other
-/// times are sampled.
+/// Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. Idle time is exact
+/// also where other times are sampled.
 fn cpus_and_idle_ticks() -> [f64; 2] {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let cpus = text.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Placement of threads on CPUs: proposes places from the machine's topology, measures them, and keeps those that are
-//! better.
+//! Placement of threads on CPUs: proposes places from the machine's topology, measures them, and
+//! keeps those that are better.
 //!
 //! ```text
 //!   topology.rs   sockets, cores and their siblings, small cores, as /sys describes them
@@ -10,7 +10,8 @@
 //!   engine.rs     a running engine's workers and interrupts: CPU a packet, remote frees, hand-overs
 //! ```
 //!
-//! A [`Gauge`] represents the things to place and the way to measure them: an engine's workers, or a model in a test.
+//! A [`Gauge`] represents the things to place and the way to measure them: an engine's workers, or
+//! a model in a test.
 
 mod comparison;
 mod distance;

@@ -1,11 +1,12 @@
-//! The places that a search tries: those that follow from the topology, the neighbours of others, and all of them.
+//! The places that a search tries: those that follow from the topology, the neighbours of others,
+//! and all of them.
 
 use super::Places;
 use super::search::Search;
 
 impl Search<'_> {
-    /// Returns places that follow from the topology alone: near each other, apart, in pairs of siblings, all on one
-    /// CPU, and things of one lane on adjacent CPUs.
+    /// Returns places that follow from the topology alone: near each other, apart, in pairs of
+    /// siblings, all on one CPU, and things of one lane on adjacent CPUs.
     pub(super) fn proposals(&self) -> Vec<Places> {
         let at = |cpus: &[usize], i: usize| cpus.get(i % cpus.len().max(1)).copied();
         let deal = |cpus: &[usize]| -> Places { self.lanes.iter().map(|i| at(cpus, *i)).collect() };
@@ -31,8 +32,8 @@ impl Search<'_> {
         all
     }
 
-    /// Returns the neighbours of `places`: one thing on another CPU, two things exchanged, or two things moved
-    /// together. With many things and CPUs the search tries only the first of them.
+    /// Returns the neighbours of `places`: one thing on another CPU, two things exchanged, or two
+    /// things moved together. With many things and CPUs the search tries only the first of them.
     pub(super) fn neighbours(&self, places: &Places) -> impl Iterator<Item = Places> + use<> {
         let (cpus, things, places) = (self.topology.order(false), self.things, places.clone());
         let moved = move |places: &Places, to: &[(usize, usize)]| {

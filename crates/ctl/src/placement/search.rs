@@ -1,4 +1,5 @@
-//! The search: tries places one after the other, and then reads the best of them and the original ones in turn.
+//! The search: tries places one after the other, and then reads the best of them and the original
+//! ones in turn.
 
 use linerate_port::{Code, Result};
 
@@ -12,8 +13,8 @@ const FLOOR_TIMES: usize = 6;
 const CANDIDATES: usize = 4;
 /// Lower limit of the spread, as a share: the precision of clocks and counters.
 const FLOOR_LEAST: f64 = 0.01;
-/// Gain in rate, as a share, for which one more share of cost is accepted. Workers on two CPUs instead of one have 1.8
-/// times the rate at a cost of 8 % more (docs/placement.md).
+/// Gain in rate, as a share, for which one more share of cost is accepted. Workers on two CPUs
+/// instead of one have 1.8 times the rate at a cost of 8 % more (docs/placement.md).
 const RATE_FOR_COST: f64 = 4.0;
 
 /// The things to place, and the way to measure them.
@@ -21,7 +22,8 @@ pub trait Gauge {
     /// Moves each thing to its CPU in `places`, or back to its original CPUs for `None`.
     ///
     /// # Errors
-    /// If a thing cannot run on its CPU; the search then skips these places. `E-BUSY` ends it: a worker does not obey.
+    /// If a thing cannot run on its CPU; the search then skips these places. `E-BUSY` ends it: a
+    /// worker does not obey.
     fn place(&mut self, places: &[Option<usize>]) -> Result<()>;
 
     /// Takes a reading; `None` if too few packets passed.
@@ -38,8 +40,8 @@ pub trait Gauge {
 pub struct Reading {
     /// The figure that decides: nanoseconds of CPU time, or cycles if the CPU counts them.
     pub cost: f64,
-    /// Packets a second: of places with equal cost, the one with the higher rate is better, and so is a much higher
-    /// rate at a little more cost.
+    /// Packets a second: of places with equal cost, the one with the higher rate is better, and so
+    /// is a much higher rate at a little more cost.
     pub rate: f64,
     /// Frees on another core than the allocating one.
     pub remote_frees: f64,
@@ -55,14 +57,15 @@ impl Reading {
         Reading { cost, rate, remote_frees, handed_over }
     }
 
-    /// Returns a figure that is less the better the reading is, without a spread: the cost at a rate to which
-    /// [`RATE_FOR_COST`] converts.
+    /// Returns a figure that is less the better the reading is, without a spread: the cost at a
+    /// rate to which [`RATE_FOR_COST`] converts.
     fn rank(&self) -> f64 {
         self.cost / self.rate.max(f64::MIN_POSITIVE).powf(1.0 / RATE_FOR_COST)
     }
 
     /// Returns true if the reading is better than `other` by more than the spread in cost or in
-    /// rate, and worse in neither. A higher cost is not worse if the rate gains [`RATE_FOR_COST`] times as much.
+    /// rate, and worse in neither. A higher cost is not worse if the rate gains [`RATE_FOR_COST`]
+    /// times as much.
     pub(super) fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
         let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
         let (slower, faster) = (1.0 - floor.rate, 1.0 + floor.rate);
@@ -97,7 +100,8 @@ pub struct Found {
     pub before: Reading,
     /// Median of readings at the new places.
     pub after: Reading,
-    /// The spread of the readings at the original places, the distance of their quartiles, as a share of their median.
+    /// The spread of the readings at the original places, the distance of their quartiles, as a
+    /// share of their median.
     pub floor: f64,
     /// All places that were tried, in order.
     pub tried: Vec<Tried>,
@@ -121,8 +125,8 @@ impl<'a> Search<'a> {
         Search { topology, things, lanes: (0..things).collect(), tries_max: 400 }
     }
 
-    /// Sets the lane of each thing. Things with equal lanes belong together: they are also tried on one CPU, and on
-    /// adjacent CPUs. By default each thing has a lane of its own.
+    /// Sets the lane of each thing. Things with equal lanes belong together: they are also tried on
+    /// one CPU, and on adjacent CPUs. By default each thing has a lane of its own.
     #[must_use]
     pub fn lanes(mut self, lanes: &[usize]) -> Self {
         let lanes = lanes.iter().copied().chain(lanes.len()..);
@@ -130,9 +134,10 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// Sets the most places that the search tries, including those that follow from the topology. Each takes one
-    /// reading, and a second one if the first is better than all before. In addition there are 6 readings of the
-    /// original places, and 45 for the final comparison. If there are no more places than this, all are tried.
+    /// Sets the most places that the search tries, including those that follow from the topology.
+    /// Each takes one reading, and a second one if the first is better than all before. In addition
+    /// there are 6 readings of the original places, and 45 for the final comparison. If there are
+    /// no more places than this, all are tried.
     #[must_use]
     pub fn tries_max(mut self, most: usize) -> Self {
         self.tries_max = most;
@@ -170,7 +175,8 @@ impl<'a> Search<'a> {
         Ok(Some(Found { places, before, after, floor: floor.cost, tried: state.tried }))
     }
 
-    /// Measures places that follow from the topology; then all others if there are few, else neighbours of the best ones.
+    /// Measures places that follow from the topology; then all others if there are few, else
+    /// neighbours of the best ones.
     fn explore(&self, state: &mut State, gauge: &mut dyn Gauge) -> Result<()> {
         let mut all = self.all().peekable();
         let mut helped = self.things > 0 && all.peek().is_none();
@@ -191,8 +197,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Measures new places; returns true if they are the best by more than the floor. Does nothing if they were tried or
-    /// are the original ones, or if no more may be tried.
+    /// Measures new places; returns true if they are the best by more than the floor. Does nothing
+    /// if they were tried or are the original ones, or if no more may be tried.
     fn judge(&self, places: Places, state: &mut State, gauge: &mut dyn Gauge) -> Result<bool> {
         let is_known = state.tried.iter().any(|tried| tried.places == places);
         let is_start = places.iter().all(Option::is_none);
@@ -228,8 +234,9 @@ struct State {
 }
 
 impl State {
-    /// Returns the places for the final comparison: the last ones that were better than all before them, and the best
-    /// others by single readings. One reading may be wrong in either direction; the final comparison takes several.
+    /// Returns the places for the final comparison: the last ones that were better than all before
+    /// them, and the best others by single readings. One reading may be wrong in either direction;
+    /// the final comparison takes several.
     fn candidates(&self) -> Vec<Places> {
         let rank = |tried: &Tried| Some((tried.places.clone(), tried.reading?.rank()));
         let mut all: Vec<(Places, f64)> = self.tried.iter().filter_map(rank).collect();
@@ -249,7 +256,8 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// Returns the distance of the quartiles of readings with this median, so that a disturbed reading does not count.
+    /// Returns the distance of the quartiles of readings with this median, so that a disturbed
+    /// reading does not count.
     pub fn of(readings: &[Reading], middle: &Reading) -> Floor {
         let spread = |of: fn(&Reading) -> f64| {
             let (values, quarter) = (sorted(readings, of), readings.len() / 4);

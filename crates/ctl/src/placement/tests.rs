@@ -18,8 +18,8 @@ use linerate_testing::{Scratch, may_pin, unless};
 struct Machine(Scratch);
 
 impl Machine {
-    /// Writes a machine with `sockets` sockets of `cores` cores of `threads` threads each; the last `small` cores
-    /// have a small capacity.
+    /// Writes a machine with `sockets` sockets of `cores` cores of `threads` threads each; the last
+    /// `small` cores have a small capacity.
     fn new(sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
         let (at, all_cores) = (Scratch::new(), sockets * cores);
         let write = |file: String, text: String| drop(at.file(&file, &(text + "\n")));
@@ -234,7 +234,8 @@ fn a_cpu_that_is_refused_is_left_out_and_an_end_puts_everything_back() {
     }
 }
 
-/// A gauge of two things, which has one reading if both are on CPU 0, and another one if they are not.
+/// A gauge of two things, which has one reading if both are on CPU 0, and another one if they are
+/// not.
 struct Apart {
     is_apart: bool,
     reading: Reading,

@@ -1,6 +1,7 @@
 //! The topology of a machine's CPUs, from /sys.
 //!
-//! Source: Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
+//! Source: Documentation/admin-guide/cputopology.rst,
+//!         Documentation/ABI/testing/sysfs-devices-system-cpu.
 
 use std::path::Path;
 use std::{fmt, fs};

@@ -31,9 +31,10 @@ pub struct Cost {
     pub scope: Option<&'static str>,
     /// CPU time of the whole process for each packet, by the kernel's accounting.
     pub cpu_ns_per_packet: Option<f64>,
-    /// Time that the workers were awake for each packet, by their own clocks, as a check of `cpu_ns_per_packet`.
-    /// Unlike that figure it includes preemption, which is part of [`Waits::run_delay_ns`](crate::Waits::run_delay_ns). It excludes the time for
-    /// going to sleep and waking up, and the work of other threads. `None` if a worker has not reported.
+    /// Time that the workers were awake for each packet, by their own clocks, as a check of
+    /// `cpu_ns_per_packet`. Unlike that figure it includes preemption, which is part of
+    /// [`Waits::run_delay_ns`](crate::Waits::run_delay_ns). It excludes the time for going to sleep
+    /// and waking up, and the work of other threads. `None` if a worker has not reported.
     pub awake_ns_per_packet: Option<f64>,
 }
 
@@ -46,7 +47,8 @@ pub const TSC: &str = "tsc";
 pub struct Spent {
     /// Wall time from the start of the workers to the order to drain.
     pub wall: Duration,
-    /// Packets that ports other than rings sent in that time; `None` if only their number at the end is known.
+    /// Packets that ports other than rings sent in that time; `None` if only their number at the
+    /// end is known.
     pub sent: Option<u64>,
     /// CPU time of the process.
     pub cpu: Duration,

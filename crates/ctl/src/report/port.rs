@@ -48,7 +48,8 @@ pub struct PortReport {
     #[cfg_attr(feature = "json", serde(flatten, serialize_with = "named"))]
     pub driver_counts: DriverCounts,
     /// Bytes that the driver copied because it could not send packets in place; `None` if it does
-    /// not count them. Copies by drivers that copy every packet are in [`Calls::copied_bytes`](crate::Calls::copied_bytes).
+    /// not count them. Copies by drivers that copy every packet are in
+    /// [`Calls::copied_bytes`](crate::Calls::copied_bytes).
     pub copied_bytes: Option<u64>,
     /// Times that this port's device ended a worker's sleep.
     pub irqs_by_device: u64,
@@ -56,8 +57,8 @@ pub struct PortReport {
     pub irqs_by_timer: u64,
     /// Times that a worker, about to sleep, found work on this port.
     pub rechecks: u64,
-    /// The moderation of each of the port's queues, with its decisions and their reasons; empty if their packets wait
-    /// in no device.
+    /// The moderation of each of the port's queues, with its decisions and their reasons; empty if
+    /// their packets wait in no device.
     pub moderation: Vec<String>,
     /// The finding that irqs carry too few packets, with the rule that it violates.
     pub poor_use: Option<String>,
@@ -68,7 +69,8 @@ pub struct PortReport {
     /// Doorbells of the transmit rings: system calls that sent, or index updates that a peer can
     /// see; `None` for a device without doorbells.
     pub doorbells: Option<u64>,
-    /// The port's transmit calls by the packets that the device accepted, in ranges of powers of two.
+    /// The port's transmit calls by the packets that the device accepted, in ranges of powers of
+    /// two.
     pub tx_calls: Vec<TxCalls>,
     /// The counts of the port's queueing discipline.
     pub qdisc: Option<QdiscReport>,

@@ -70,8 +70,9 @@ pub struct Answer {
 /// Sends a request to the run whose socket is at `path`; returns the run's answer.
 ///
 /// # Errors
-/// The run's refusal; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if too
-/// many clients wait, `E-SYSTEM` if the run does not answer: then a change may have been made, or may be made later.
+/// The run's refusal; `E-FILE` if no process listens there, `E-PERM` if the socket is another
+/// user's, `E-BUSY` if too many clients wait, `E-SYSTEM` if the run does not answer: then a change
+/// may have been made, or may be made later.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());
     let start = format!("start the run with it: linerate forward A B --control {}", quoted(path));

@@ -1,13 +1,15 @@
-//! Changes the settings of a run from another process, over a socket that the program opens on request.
+//! Changes the settings of a run from another process, over a socket that the program opens on
+//! request.
 //!
 //! ```text
 //!  ask ──a line of JSON──► Listening ─► Server ── Control ─► orders to the workers
 //!      ◄─a line of JSON──                     ◄── Stats ──── what they publish
 //! ```
 //!
-//! [`SETTINGS`] is the one table of settings that can be shown and changed. [`Server`] has a thread of its own, which
-//! never waits for a client or a worker: a slow client is disconnected, and an order that is not executed in time is an
-//! error. Each connection carries one request; only requests of this process's user and of root are accepted.
+//! [`SETTINGS`] is the one table of settings that can be shown and changed. [`Server`] has a thread
+//! of its own, which never waits for a client or a worker: a slow client is disconnected, and an
+//! order that is not executed in time is an error. Each connection carries one request; only
+//! requests of this process's user and of root are accepted.
 
 mod client;
 mod request;

@@ -1,7 +1,8 @@
 //! Changes that are not kept: the values to which settings will be set back, each at its time.
 //!
-//! Orders for a setting go to one worker, which executes them in order or not at all. Their answers may be seen later,
-//! and in any order. Each change has a serial number, so its answer changes nothing of an earlier or later change.
+//! Orders for a setting go to one worker, which executes them in order or not at all. Their answers
+//! may be seen later, and in any order. Each change has a serial number, so its answer changes
+//! nothing of an earlier or later change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -67,7 +68,8 @@ pub(super) struct Reverts {
 }
 
 impl Entry {
-    /// Returns the time of the revert, if one is pending: not before all changes are made or withdrawn.
+    /// Returns the time of the revert, if one is pending: not before all changes are made or
+    /// withdrawn.
     fn at(&self) -> Option<Instant> {
         let time = |change: &Change| change.revert_after.map(|time| change.until + time);
         let set = self.temporary.as_ref().map(|set| set.at);
@@ -77,8 +79,8 @@ impl Entry {
 
     fn made(&mut self, change: Change, at: Option<Instant>) {
         let Change { serial, value, .. } = change;
-        // The value of this change replaced those of the changes before it. Of these, a permanent one whose outcome is
-        // still unknown may be the base of this one.
+        // The value of this change replaced those of the changes before it. Of these, a permanent
+        // one whose outcome is still unknown may be the base of this one.
         let is_temporary = at.is_some();
         self.changes.retain(|c| c.serial > serial || (is_temporary && c.revert_after.is_none()));
         if let Some(at) = at {
@@ -99,8 +101,8 @@ impl Reverts {
 
     /// Records the change `serial` of a setting, which its worker makes before `until` or never.
     ///
-    /// A temporary change is reverted to the last value that is to stay. A pending revert waits until the change has
-    /// been made or has failed.
+    /// A temporary change is reverted to the last value that is to stay. A pending revert waits
+    /// until the change has been made or has failed.
     pub fn begin(
         &mut self,
         serial: u64,
@@ -129,7 +131,8 @@ impl Reverts {
         changes.filter(|change| change.serial == serial).for_each(|change| change.until = until);
     }
 
-    /// Records the outcome of a change of these settings. The time of a revert counts from `now` if it was made.
+    /// Records the outcome of a change of these settings. The time of a revert counts from `now` if
+    /// it was made.
     pub fn end<'a>(
         &mut self,
         serial: u64,
@@ -158,8 +161,8 @@ impl Reverts {
         }
     }
 
-    /// Records that the revert of a setting was ordered; returns the number of this change. The setting's base remains
-    /// known until [`Reverts::end`].
+    /// Records that the revert of a setting was ordered; returns the number of this change. The
+    /// setting's base remains known until [`Reverts::end`].
     pub fn ordered(&mut self, key: &Key, now: Instant) -> u64 {
         let serial = self.serial();
         if let Some(entry) = self.entries.get_mut(key) {
@@ -172,8 +175,8 @@ impl Reverts {
         serial
     }
 
-    /// Records that a revert was refused, or ordered as `serial` and not made: it is due again at `at`, unless the
-    /// setting was changed meanwhile.
+    /// Records that a revert was refused, or ordered as `serial` and not made: it is due again at
+    /// `at`, unless the setting was changed meanwhile.
     pub fn again(&mut self, key: &Key, serial: Option<u64>, at: Instant, why: String) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.changes.retain(|change| Some(change.serial) != serial);
@@ -196,7 +199,8 @@ impl Reverts {
         self.entries.values().find_map(|entry| entry.failed.as_deref())
     }
 
-    /// Cancels all reverts; returns their number. Changes whose outcome is not known become permanent.
+    /// Cancels all reverts; returns their number. Changes whose outcome is not known become
+    /// permanent.
     pub fn keep(&mut self) -> usize {
         let mut kept = 0;
         for entry in self.entries.values_mut() {

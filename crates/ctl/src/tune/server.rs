@@ -1,9 +1,10 @@
 //! The control socket of a run, and the thread that serves it.
 //!
-//! Owner: the program that opened it on request; dropping the [`Server`] ends the thread and removes the file. The
-//! thread sleeps until a client connects. It never waits for a client: it reads and writes as far as possible without
-//! blocking, and disconnects a slow client. When all places are taken, it disconnects the oldest client that has not
-//! sent its whole request, or the oldest of all.
+//! Owner: the program that opened it on request; dropping the [`Server`] ends the thread and
+//! removes the file. The thread sleeps until a client connects. It never waits for a client: it
+//! reads and writes as far as possible without blocking, and disconnects a slow client. When all
+//! places are taken, it disconnects the oldest client that has not sent its whole request, or the
+//! oldest of all.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -52,8 +53,9 @@ pub struct Server {
 }
 
 impl Listening {
-    /// Opens a socket at `path`: a file with mode 0600, which the [`Server`] removes at its end. A socket that a dead
-    /// process of this user left behind is replaced; any other file at the path is refused.
+    /// Opens a socket at `path`: a file with mode 0600, which the [`Server`] removes at its end. A
+    /// socket that a dead process of this user left behind is replaced; any other file at the path
+    /// is refused.
     ///
     /// # Errors
     /// `E-BUSY` if something else is at the path, `E-SYSTEM` for a path that cannot be used.
@@ -74,9 +76,10 @@ impl Listening {
 
     /// Starts a thread that serves the socket.
     ///
-    /// With the handle of one worker ([`Worker::control`](linerate_datapath::Worker::control)) only the queues of that
-    /// worker are changed: a change of a whole port changes its queues on that worker, and the answer names them. The
-    /// other queues are shown, and a change of one is refused.
+    /// With the handle of one worker ([`Worker::control`](linerate_datapath::Worker::control)) only
+    /// the queues of that worker are changed: a change of a whole port changes its queues on that
+    /// worker, and the answer names them. The other queues are shown, and a change of one is
+    /// refused.
     ///
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started.
@@ -84,9 +87,9 @@ impl Listening {
         self.serve_recording(control, stats, |_, _| ())
     }
 
-    /// Starts a thread that serves the socket, and calls `before_hold` with a port's name and the new hold before it
-    /// changes the hold of the port's device. That hold outlives a process that is killed, so the program can record
-    /// there what has to be restored.
+    /// Starts a thread that serves the socket, and calls `before_hold` with a port's name and the
+    /// new hold before it changes the hold of the port's device. That hold outlives a process that
+    /// is killed, so the program can record there what has to be restored.
     ///
     /// # Errors
     /// As [`Listening::serve`].
@@ -179,7 +182,8 @@ impl Service {
         }
     }
 
-    /// Accepts clients, and reads from each immediately: a client that has sent its request already keeps its place.
+    /// Accepts clients, and reads from each immediately: a client that has sent its request already
+    /// keeps its place.
     fn accept(&mut self, now: Instant) {
         if self.paused.is_some_and(|until| now < until) {
             return;
@@ -273,8 +277,8 @@ impl Client {
             Ok(Request::Keep) => Ok(target.keep()),
             Ok(Request::Set(change)) => match target.begin(&change, now) {
                 Ok(pending) => {
-                    // Do not watch the client until the workers have executed it: further bytes or a
-                    // closed connection would only wake this thread.
+                    // Do not watch the client until the workers have executed it: further bytes or
+                    // a closed connection would only wake this thread.
                     let _ = watch.delete(&self.stream);
                     return State::Ordered(pending);
                 }

@@ -1,4 +1,5 @@
-//! The table of a run's settings: the name, the letter of ethtool that shows it, and the values of each setting.
+//! The table of a run's settings: the name, the letter of ethtool that shows it, and the values of
+//! each setting.
 
 use linerate_datapath::{DeviceHold, PortStats, QueueSettings, WorkerStats, knob};
 use linerate_port::moderation::{FORMS, HOLD_FORMS, Moderation};
@@ -6,7 +7,8 @@ use linerate_port::thread;
 
 use serde::Serialize;
 
-/// ethtool's letters that have settings: the letter that shows them, the letter that changes them, and their subject.
+/// ethtool's letters that have settings: the letter that shows them, the letter that changes them,
+/// and their subject.
 pub const LETTERS: [(char, char, &str); 4] = [
     ('c', 'C', "interrupt coalescing"),
     ('k', 'K', "transmit features"),
@@ -89,7 +91,8 @@ impl SettingRow {
     }
 }
 
-/// Reason for a missing value, or a refused change, of a queue whose worker the socket's handle does not have.
+/// Reason for a missing value, or a refused change, of a queue whose worker the socket's handle
+/// does not have.
 pub(super) const ELSEWHERE: &str = "this socket does not control its worker";
 
 /// A setting of a queue with its present value.
@@ -105,8 +108,8 @@ pub(super) struct Shown {
     live: bool,
 }
 
-/// Returns every setting of a queue, in the order of [`SETTINGS`]; `hold` is that of its device. `worker` is `None` if
-/// the socket does not control the queue's worker.
+/// Returns every setting of a queue, in the order of [`SETTINGS`]; `hold` is that of its device.
+/// `worker` is `None` if the socket does not control the queue's worker.
 pub(super) fn show(
     port: &PortStats,
     queue: &QueueSettings,

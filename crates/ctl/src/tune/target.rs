@@ -1,5 +1,5 @@
-//! The part of the control socket that works on the run: shows and changes settings, and reverts changes that are not
-//! kept.
+//! The part of the control socket that works on the run: shows and changes settings, and reverts
+//! changes that are not kept.
 
 mod reverting;
 mod show;
@@ -65,8 +65,8 @@ impl Target {
         found.ok_or_else(|| unknown(what, "port", name, ports.iter().map(|port| &*port.name)))
     }
 
-    /// Returns the change with the port's whole name, if what was read as a queue's number is the end of that name, as
-    /// in `/run/memif/1`.
+    /// Returns the change with the port's whole name, if what was read as a queue's number is the
+    /// end of that name, as in `/run/memif/1`.
     fn whole_name(&self, change: &Change) -> Option<Change> {
         let whole = format!("{}/{}", change.port, change.queue?);
         let ports = self.stats.ports();
@@ -75,7 +75,8 @@ impl Target {
         is_meant.then(|| Change { port: whole, queue: None, ..change.clone() })
     }
 
-    /// Returns the queues of a port that a change concerns: queue number `queue`, or all whose workers the handle has.
+    /// Returns the queues of a port that a change concerns: queue number `queue`, or all whose
+    /// workers the handle has.
     ///
     /// # Errors
     /// `E-USAGE` if there is no such queue, `E-TOPOLOGY` if the handle does not have its worker.
@@ -108,8 +109,8 @@ impl Target {
     /// Orders a change after checking all of its values.
     ///
     /// # Errors
-    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker that
-    /// executes no orders.
+    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for
+    /// a worker that executes no orders.
     pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
         let renamed = self.whole_name(change);
         let change = renamed.as_ref().unwrap_or(change);
@@ -134,8 +135,9 @@ impl Target {
         for value in asked {
             let before: Vec<Ordered> =
                 pending.queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
-            // Record the change before the order: a worker may execute it although the answer is late, or no client waits
-            // for it. A pending revert is cancelled only when a permanent change was made.
+            // Record the change before the order: a worker may execute it although the answer is
+            // late, or no client waits for it. A pending revert is cancelled only when a permanent
+            // change was made.
             for (key, before) in self.keys(&change.port, &pending.queues, &value).zip(&before) {
                 let until = pending.until;
                 self.reverts.begin(serial, &key, [before, &value], change.revert_after, until);
@@ -143,8 +145,8 @@ impl Target {
             let start = Instant::now();
             let ordered = self.order(&change.port, change.queue, &pending.queues, &value);
             if matches!(value, Ordered::Hold(_)) {
-                // This thread has recorded and set the hold meanwhile, for which it may have waited. That is not the
-                // time of the workers.
+                // This thread has recorded and set the hold meanwhile, for which it may have
+                // waited. That is not the time of the workers.
                 pending.until += start.elapsed();
                 self.reverts.postpone(serial, pending.until);
             }
@@ -165,7 +167,8 @@ impl Target {
         Ok(pending)
     }
 
-    /// Withdraws all orders of a change, and records which of its settings have changed; returns true if some have.
+    /// Withdraws all orders of a change, and records which of its settings have changed; returns
+    /// true if some have.
     pub fn withdraw(&mut self, pending: &Pending, now: Instant) -> bool {
         let mut is_made = false;
         for (value, _, orders) in &pending.values {
@@ -263,8 +266,8 @@ impl Target {
         }
     }
 
-    /// Returns the answer to a change once every worker has executed it, or the time for that is over;
-    /// `None` before.
+    /// Returns the answer to a change once every worker has executed it, or the time for that is
+    /// over; `None` before.
     pub fn finish(
         &mut self,
         pending: &Pending,

@@ -66,8 +66,8 @@ impl Run {
         ask(&self.path, &change).map(|answer| answer.document)
     }
 
-    /// Sets a setting, and checks that the answer has the value that was shown before and `applied`, which is shown
-    /// afterwards.
+    /// Sets a setting, and checks that the answer has the value that was shown before and
+    /// `applied`, which is shown afterwards.
     fn check_set(&self, name: &str, value: &str, applied: &str) {
         let before = self.value("west", name);
         let answer = self.set(&[(name, value)], None).unwrap();
@@ -192,7 +192,8 @@ fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     run.end();
 }
 
-/// A client reads `run/1` as queue 1 of `run`, but it may be the name of a port, as of `memif:run/1`.
+/// A client reads `run/1` as queue 1 of `run`, but it may be the name of a port, as of
+/// `memif:run/1`.
 #[test]
 fn port_whose_name_ends_as_a_queue_is_found() {
     let run = Run::with_sink("slash", "run/1");
@@ -394,7 +395,8 @@ fn permanent_change_that_fails_leaves_the_revert_of_the_one_before_pending() {
     assert!(set(&mut target, "2", Some(60 * second), true));
     assert!(!set(&mut target, "4", None, false), "it is withdrawn");
     assert_eq!(target.revert_at(), Some(now + 60 * second));
-    // A second temporary change that fails leaves the time of the first, and one that is made has its own.
+    // A second temporary change that fails leaves the time of the first, and one that is made has
+    // its own.
     assert!(!set(&mut target, "4", Some(second), false));
     assert_eq!(target.revert_at(), Some(now + 60 * second));
     assert!(set(&mut target, "4", Some(5 * second), true));
@@ -439,7 +441,8 @@ fn change_of_a_client_that_loses_its_place_is_withdrawn() {
     let mut oldest = order(("tx_batch", "2"));
     let others: Vec<_> = (1..16).map(|_| order(("moderation", "busy"))).collect();
     let silent = connect(&path);
-    // The oldest client is disconnected; on a slow machine it may get the answer that its time is over.
+    // The oldest client is disconnected; on a slow machine it may get the answer that its time is
+    // over.
     let _ = std::io::copy(&mut oldest, &mut std::io::sink()).unwrap();
     worker.turn(Instant::now());
     assert_eq!(

@@ -46,7 +46,8 @@ pub(super) struct SetShown {
     asked: String,
     applied: String,
     note: Option<String>,
-    /// Packets that the queues received between the order and the change; not counted for `cpu` and `hold`.
+    /// Packets that the queues received between the order and the change; not counted for `cpu` and
+    /// `hold`.
     packets: Option<u64>,
     took_us: f64,
 }
@@ -62,8 +63,8 @@ impl Order {
         }
     }
 
-    /// Withdraws orders of a value of which one was refused with `e`; returns those that were executed, and the
-    /// refused one.
+    /// Withdraws orders of a value of which one was refused with `e`; returns those that were
+    /// executed, and the refused one.
     ///
     /// # Errors
     /// `e` if none was executed.
@@ -185,7 +186,8 @@ impl SetShown {
     }
 }
 
-/// Parses every value of a change, in the order in which they are set; `now` is the present moderation of the first queue.
+/// Parses every value of a change, in the order in which they are set; `now` is the present
+/// moderation of the first queue.
 pub(super) fn parse(
     what: &str,
     change: &Change,

@@ -38,7 +38,8 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) struct Answer<A> {
     given: OnceLock<Result<A>>,
-    /// [`OPEN`], until the worker executes the order or the order is withdrawn: whichever comes first.
+    /// [`OPEN`], until the worker executes the order or the order is withdrawn: whichever comes
+    /// first.
     claimed: AtomicU8,
     pub asked_at: Instant,
     /// Packets that the queues had received when the order was given.
@@ -74,7 +75,8 @@ impl Order {
         }
     }
 
-    /// Answers the order with the error that its worker has ended, unless the worker has executed it.
+    /// Answers the order with the error that its worker has ended, unless the worker has executed
+    /// it.
     pub fn refuse(&self) {
         match self {
             Order::Set { answer, .. } => answer.refuse(),
@@ -120,8 +122,8 @@ impl<A> Answer<A> {
             .map_or_else(|had| had, |_| state)
     }
 
-    /// Stores the answer to the order. Only the worker calls it, or the giver of an order that the worker did not
-    /// accept.
+    /// Stores the answer to the order. Only the worker calls it, or the giver of an order that the
+    /// worker did not accept.
     pub fn give(&self, result: Result<A>) {
         // Never refused: only one worker answers an order, and it answers once.
         let _ = self.given.set(result);
@@ -146,8 +148,8 @@ impl<A: Clone> PendingOrder<A> {
         }))
     }
 
-    /// Withdraws the order because a further worker does not accept it. If a worker has executed it already, the order
-    /// stays pending, with the answer `in_part` of the further worker.
+    /// Withdraws the order because a further worker does not accept it. If a worker has executed it
+    /// already, the order stays pending, with the answer `in_part` of the further worker.
     ///
     /// # Errors
     /// `nowhere` if no worker has executed it.
@@ -163,8 +165,8 @@ impl<A: Clone> PendingOrder<A> {
         Ok(self)
     }
 
-    /// Withdraws the order; returns true if no worker has executed it or will. A worker that executes it now, or did
-    /// before, does not undo it.
+    /// Withdraws the order; returns true if no worker has executed it or will. A worker that
+    /// executes it now, or did before, does not undo it.
     pub fn withdraw(&self) -> bool {
         self.withdrawn() == self.answers.len()
     }
@@ -174,7 +176,8 @@ impl<A: Clone> PendingOrder<A> {
         self.answers.iter().filter(|answer| answer.withdraw()).count()
     }
 
-    /// Returns the error of an order that was not answered in time, and was withdrawn from this number of workers.
+    /// Returns the error of an order that was not answered in time, and was withdrawn from this
+    /// number of workers.
     fn late(&self, withdrawn: usize, timeout: Duration) -> Error {
         let all = self.answers.len();
         let (what, why, fix) = match withdrawn {
@@ -197,14 +200,14 @@ impl<A: Clone> PendingOrder<A> {
         Error::new(Code::Busy, what, why).fix(fix)
     }
 
-    /// Sleeps until every worker has executed the order, or for `timeout`; then withdraws the order from the workers
-    /// that have not begun it. A worker that has begun it gets a little more time. A worker's own thread must not call
-    /// it, because the worker cannot turn meanwhile.
+    /// Sleeps until every worker has executed the order, or for `timeout`; then withdraws the order
+    /// from the workers that have not begun it. A worker that has begun it gets a little more time.
+    /// A worker's own thread must not call it, because the worker cannot turn meanwhile.
     ///
     /// # Errors
-    /// Why it could not be executed; `E-BUSY` if the time passed. The error says what became of the order: no worker has
-    /// executed it and none will; some of several workers have, and the others will not; or it has begun everywhere and
-    /// will be executed.
+    /// Why it could not be executed; `E-BUSY` if the time passed. The error says what became of the
+    /// order: no worker has executed it and none will; some of several workers have, and the others
+    /// will not; or it has begun everywhere and will be executed.
     pub fn wait(self, timeout: Duration) -> Result<A> {
         let start = Instant::now();
         loop {

@@ -164,7 +164,8 @@ fn packets_that_wait_go_in_one_call() {
     bench.check_order(251);
 }
 
-/// S2.2: a device gets lists because it can transmit: no capability turns them on or off, and no cap has to be set.
+/// S2.2: a device gets lists because it can transmit: no capability turns them on or off, and no
+/// cap has to be set.
 #[test]
 fn device_is_given_lists_whatever_its_caps_declare() {
     for bits in 0..64 {
@@ -262,7 +263,8 @@ fn packets_without_a_slot_go_first_when_there_is_room() {
     }
 }
 
-/// S2.11: a driver tells a packet that the device never takes from a full device by a packet behind it.
+/// S2.11: a driver tells a packet that the device never takes from a full device by a packet behind
+/// it.
 #[test]
 fn packet_behind_a_refused_one_is_offered_from_the_fifo_and_from_the_discipline() {
     let mut capped = Bench::capped(TxBatch::Packets(2), 256, 1);

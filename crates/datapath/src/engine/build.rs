@@ -1,4 +1,5 @@
-//! From the description of an engine to the engine: plans, opens and joins its ports, and makes its workers.
+//! From the description of an engine to the engine: plans, opens and joins its ports, and makes its
+//! workers.
 
 use std::sync::Arc;
 

@@ -70,30 +70,32 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds a wire: packets received by one end are sent by the other, in both directions if the ports can.
+    /// Adds a wire: packets received by one end are sent by the other, in both directions if the
+    /// ports can.
     ///
-    /// A capture on the left is read; on the right, or on no wire, it is written. One that the program keeps is read,
-    /// unless its text says `write`.
+    /// A capture on the left is read; on the right, or on no wire, it is written. One that the
+    /// program keeps is read, unless its text says `write`.
     #[must_use]
     pub fn wire(mut self, left: &str, right: &str) -> Self {
         self.wires.push((left.into(), right.into()));
         self
     }
 
-    /// Adds a wire that divides a device with one queue among several ports, which are rings to other workers. A
-    /// flow's packets from the device go to one of these ports; packets from all of these ports go to the device. The
-    /// device waits until all of them have room.
+    /// Adds a wire that divides a device with one queue among several ports, which are rings to
+    /// other workers. A flow's packets from the device go to one of these ports; packets from all
+    /// of these ports go to the device. The device waits until all of them have room.
     ///
-    /// It is the last stage on its worker; divisions have the first workers. The handle moves flows later.
+    /// It is the last stage on its worker; divisions have the first workers. The handle moves flows
+    /// later.
     #[must_use]
     pub fn steer(mut self, steering: &Steering) -> Self {
         self.steerings.push(steering.clone());
         self
     }
 
-    /// Has `port`, which is on no wire, served by the workers of `other`, so that stages there can send to it
-    /// ([`Turn::send`](crate::Turn::send)): a capture of what they drop, say. Other ports on no wire belong to the first
-    /// worker.
+    /// Has `port`, which is on no wire, served by the workers of `other`, so that stages there can
+    /// send to it ([`Turn::send`](crate::Turn::send)): a capture of what they drop, say. Other
+    /// ports on no wire belong to the first worker.
     ///
     /// ```
     /// # use linerate_datapath as linerate;
@@ -116,14 +118,16 @@ impl EngineBuilder {
         self
     }
 
-    /// Keeps a port for the program, which serves it by a thread of its own: the port is opened with the others, in
-    /// their memory, and no worker serves it. It is on no wire. [`Engine::take`](crate::Engine::take) returns its queues.
+    /// Keeps a port for the program, which serves it by a thread of its own: the port is opened
+    /// with the others, in their memory, and no worker serves it. It is on no wire.
+    /// [`Engine::take`](crate::Engine::take) returns its queues.
     ///
     /// [`Stats::ports`](crate::Stats::ports), [`Stopped::ports`](crate::Stopped::ports) and
     /// [`Engine::wait_until_up`](crate::Engine::wait_until_up) include every port that a worker
     /// serves, and not this one: the program reads its counters and its health from the queues.
     ///
-    /// With the other end of a ring, a program receives what a worker passes on, and sends through it, without a copy:
+    /// With the other end of a ring, a program receives what a worker passes on, and sends through
+    /// it, without a copy:
     ///
     /// ```
     /// # mod linerate { pub use linerate_datapath::*; pub use linerate_skb::Batch; }
@@ -161,9 +165,10 @@ impl EngineBuilder {
     /// nearest to the worker. The program keeps its own handle, such as a
     /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.
     ///
-    /// A wrapper that withholds packets keeps their frames, for which the default size of the pool has
-    /// no room: set [`EngineBuilder::pool_frames`] to the sum of [`Engine::holders`](crate::Engine::holders)
-    /// and these. Faults withhold up to 256 packets each way of each queue, or the number of
+    /// A wrapper that withholds packets keeps their frames, for which the default size of the pool
+    /// has no room: set [`EngineBuilder::pool_frames`] to the sum of
+    /// [`Engine::holders`](crate::Engine::holders) and these. Faults withhold up to 256 packets
+    /// each way of each queue, or the number of
     /// [`Plan::hold_packets`](linerate_port::wrap::fault::Plan::hold_packets).
     ///
     /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
@@ -205,11 +210,11 @@ impl EngineBuilder {
     }
 
     /// Adds a stage to the path of every packet, on all wires and in both directions
-    /// ([`Turn::port`](crate::Turn::port) returns the port that received the batch); `make` is called once for each
-    /// worker. A packet that passes several wires, over rings, passes the stage on each of them; a division
-    /// ([`EngineBuilder::steer`]) is none of them, unless the stage [asks for it](Stage::runs_at_division). The stage
-    /// gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that it can process such
-    /// packets.
+    /// ([`Turn::port`](crate::Turn::port) returns the port that received the batch); `make` is
+    /// called once for each worker. A packet that passes several wires, over rings, passes the
+    /// stage on each of them; a division ([`EngineBuilder::steer`]) is none of them, unless the
+    /// stage [asks for it](Stage::runs_at_division). The stage gets no packet that a peer may
+    /// write, unless its type [declares](Stage::reads_exported) that it can process such packets.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
         mut self,
@@ -228,24 +233,27 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the largest number of workers, each of which gets a thread when the engine starts; the default is the
-    /// number of wires, or of the CPUs given with [`EngineBuilder::cpus`]. 0 counts as 1.
+    /// Sets the largest number of workers, each of which gets a thread when the engine starts; the
+    /// default is the number of wires, or of the CPUs given with [`EngineBuilder::cpus`]. 0 counts
+    /// as 1.
     ///
-    /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
-    /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
-    /// comes by which queue, and the ways back of a flow may be on another worker. docs/placement.md.
+    /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue
+    /// `i` of one end leaves by queue `i` of the other, on one worker, in order. The device decides
+    /// which flow comes by which queue, and the ways back of a flow may be on another worker.
+    /// docs/placement.md.
     #[must_use]
     pub fn workers(mut self, most: usize) -> Self {
         self.workers = Some(most);
         self
     }
 
-    /// Sets the moderation, which decides when a port is polled again, each number to the nearest that its knob allows;
-    /// ports with `moderation=` in their texts keep their own. The default is `adaptive`, with at most 250 µs for 99 of
-    /// 100 packets.
+    /// Sets the moderation, which decides when a port is polled again, each number to the nearest
+    /// that its knob allows; ports with `moderation=` in their texts keep their own. The default is
+    /// `adaptive`, with at most 250 µs for 99 of 100 packets.
     ///
-    /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
-    /// changed while packets pass ([`Running::control`](crate::Running::control)). docs/moderation.md says how to choose.
+    /// A packet that comes alone after quiet is never held, unless another queue of its worker is.
+    /// It can be changed while packets pass ([`Running::control`](crate::Running::control)).
+    /// docs/moderation.md says how to choose.
     #[must_use]
     pub fn moderation(mut self, mode: Moderation) -> Self {
         self.moderation = mode.clamped();
@@ -263,8 +271,8 @@ impl EngineBuilder {
     /// keep their own. By default all waiting packets get one doorbell, in parts of 256 KiB
     /// ([`TxBatch::Auto`]); with 1 each packet gets a doorbell.
     ///
-    /// It never waits for packets, and can be changed while packets pass ([`Running::control`](crate::Running::control)).
-    /// docs/howto-batching.md says how to choose.
+    /// It never waits for packets, and can be changed while packets pass
+    /// ([`Running::control`](crate::Running::control)). docs/howto-batching.md says how to choose.
     #[must_use]
     pub fn tx_batch(mut self, cap: TxBatch) -> Self {
         self.sizes.tx_batch = cap.clamped();
@@ -283,11 +291,11 @@ impl EngineBuilder {
 
     /// Uses the program's own pool for all ports, instead of creating one.
     ///
-    /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
-    /// wires. An engine's own pools keep them apart.
+    /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the
+    /// packets of all wires. An engine's own pools keep them apart.
     ///
-    /// The builder's settings of frames, policies and sampling are for a pool that the engine makes; they do not change
-    /// this one.
+    /// The builder's settings of frames, policies and sampling are for a pool that the engine
+    /// makes; they do not change this one.
     #[must_use]
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.memory.pool = Some(pool.clone());
@@ -295,16 +303,16 @@ impl EngineBuilder {
     }
 
     /// Sets the number of frames of the pool; the default is the sum over the pool's holders. If
-    /// wires to a peer that can write their packets have [a pool of their own](crate::Stats::pools), each
-    /// pool gets this number.
+    /// wires to a peer that can write their packets have [a pool of their
+    /// own](crate::Stats::pools), each pool gets this number.
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
         self.memory.frames = Some(frames);
         self
     }
 
-    /// Sets the size of a frame in bytes, 256 bytes of headroom included: a power of two from 512 to
-    /// 65536, by default 2048.
+    /// Sets the size of a frame in bytes, 256 bytes of headroom included: a power of two from 512
+    /// to 65536, by default 2048.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.memory.frame_bytes = Some(bytes);

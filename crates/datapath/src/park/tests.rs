@@ -209,7 +209,8 @@ fn order_to_a_worker_ends_its_hold() {
 fn worker_does_not_hold_while_it_has_not_got_the_list_of_orders() {
     let (mut worker, slot, _) = dense(true, 0);
     let _pending = worker.control().set_cpus(0, &[0]).unwrap();
-    // A turn that finds the list in another thread's hands executes nothing; its bell was drained before.
+    // A turn that finds the list in another thread's hands executes nothing; its bell was drained
+    // before.
     slot.begin();
     slot.end(false);
     slot.bell().drain();
@@ -273,7 +274,8 @@ fn the_descriptor_is_readable_at_the_end_of_a_hold_and_not_before() {
 
 type Calls = Arc<Mutex<Vec<&'static str>>>;
 
-/// A device with an interrupt: packets arrive once the interrupt is unmasked, and mask it until it is armed again.
+/// A device with an interrupt: packets arrive once the interrupt is unmasked, and mask it until it
+/// is armed again.
 struct Nic {
     fd: EventFd,
     /// Bursts that are still to come.

@@ -7,7 +7,8 @@ use super::QdiscCounts;
 /// Number of dropped packets that are gathered before they are freed together.
 const DROPS: usize = 64;
 
-/// The counts of a discipline, and the packets that it has dropped, gathered so that they are freed in bulk.
+/// The counts of a discipline, and the packets that it has dropped, gathered so that they are freed
+/// in bulk.
 #[derive(Debug)]
 pub(super) struct Account {
     counts: QdiscCounts,

@@ -1,10 +1,12 @@
-//! CoDel: drops packets from the head of a queue whose delay has exceeded a target for longer than an interval.
+//! CoDel: drops packets from the head of a queue whose delay has exceeded a target for longer than
+//! an interval.
 //!
-//! In a queue that drains regularly, the delay falls below the target at least once in an interval. Otherwise it is a
-//! standing queue: CoDel drops a packet, and further ones at intervals that shrink with the square root of the number
-//! of drops, until the standing queue is gone.
+//! In a queue that drains regularly, the delay falls below the target at least once in an interval.
+//! Otherwise it is a standing queue: CoDel drops a packet, and further ones at intervals that
+//! shrink with the square root of the number of drops, until the standing queue is gone.
 //!
-//! Source: RFC 8289 section 5, with marks in place of drops as Linux include/net/codel_impl.h has them.
+//! Source: RFC 8289 section 5, with marks in place of drops as Linux include/net/codel_impl.h has
+//!         them.
 
 /// Longest interval: 4.3 s, whose square fits in 64 bits.
 pub(super) const INTERVAL_MAX_NS: u64 = (1 << 32) - 1;
@@ -16,7 +18,8 @@ pub(super) struct Params {
     pub target_ns: u64,
     /// Time for which the delay may exceed the target: the longest round trip of most connections.
     pub interval_ns: u64,
-    /// Most waiting bytes that are never a standing queue: those of the longest packet that the device sends.
+    /// Most waiting bytes that are never a standing queue: those of the longest packet that the
+    /// device sends.
     pub mtu_bytes: u64,
 }
 
@@ -38,7 +41,8 @@ pub(super) trait Source {
     type Packet;
     /// Takes the first packet, with the time at which it was enqueued.
     fn take(&mut self) -> Option<(Self::Packet, u64)>;
-    /// Returns the number of bytes that wait for the device, in this queue and in those that share the device.
+    /// Returns the number of bytes that wait for the device, in this queue and in those that share
+    /// the device.
     fn bytes(&self) -> u64;
     /// Marks a packet as having experienced congestion (ECN); returns false if the packet cannot be
     /// marked.

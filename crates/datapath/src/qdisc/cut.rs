@@ -6,15 +6,17 @@
 //!               └─ cannot be cut, or no frames for all ─► whole
 //! ```
 //!
-//! At 10 Mbit/s a superframe of 64 KiB takes 52 ms, and a packet of another flow would wait for all of it. It is cut
-//! before the inner discipline takes it: cut later, it would have got the turns of 46 packets at once.
+//! At 10 Mbit/s a superframe of 64 KiB takes 52 ms, and a packet of another flow would wait for all
+//! of it. It is cut before the inner discipline takes it: cut later, it would have got the turns of
+//! 46 packets at once.
 //!
 //! Source: Linux net/sched/sch_tbf.c `tbf_segment`, net/sched/sch_cake.c `cake_enqueue`.
 
 use linerate_port::segment::{self, SEGMENTS_MAX};
 use linerate_skb::{Batch, Local, Skb};
 
-/// Length in bytes of the longest segment that is made: a longer one is nearly as long as the longest superframe.
+/// Length in bytes of the longest segment that is made: a longer one is nearly as long as the
+/// longest superframe.
 const SEGMENT_BYTES_MAX: usize = 1 << 16;
 
 /// The cutting of a discipline's superframes, with its memory.
@@ -31,7 +33,8 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// Creates the memory for cutting superframes of more than `whole_bytes` into segments of at most `burst_bytes`.
+    /// Creates the memory for cutting superframes of more than `whole_bytes` into segments of at
+    /// most `burst_bytes`.
     pub fn new(whole_bytes: u64, burst_bytes: u64) -> Cuts {
         let segment_bytes = burst_bytes.min(SEGMENT_BYTES_MAX as u64) as usize;
         Cuts {
@@ -43,10 +46,12 @@ impl Cuts {
         }
     }
 
-    /// Takes the first packet of `batch` if it is a superframe that is cut, and returns its segments, for the caller to
-    /// take. Returns `None`, and takes nothing, if the packet is no superframe or stays whole.
+    /// Takes the first packet of `batch` if it is a superframe that is cut, and returns its
+    /// segments, for the caller to take. Returns `None`, and takes nothing, if the packet is no
+    /// superframe or stays whole.
     ///
-    /// A superframe whose segments are longer than a burst stays whole, because such segments would be dropped.
+    /// A superframe whose segments are longer than a burst stays whole, because such segments would
+    /// be dropped.
     ///
     /// Cost: that of [`segment::cut`], also for segments that the discipline then drops.
     pub fn cut_first(&mut self, batch: &mut Batch, mem: &mut Local) -> Option<&mut Batch> {

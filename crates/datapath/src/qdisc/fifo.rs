@@ -10,8 +10,8 @@ use super::{Limit, Qdisc, QdiscCounts, first_with};
 
 /// A queue that drops arriving packets when it is full: the kernel's pfifo and bfifo.
 ///
-/// A port without a discipline also has such a queue, but does not drop: packets without room stay in the ring of the
-/// input port.
+/// A port without a discipline also has such a queue, but does not drop: packets without room stay
+/// in the ring of the input port.
 #[derive(Debug)]
 pub struct Fifo {
     packets: Batch,
@@ -25,8 +25,8 @@ impl Fifo {
     #[must_use]
     pub fn new(limit: Limit) -> Fifo {
         let limit = limit.bounded();
-        // Twice the space: a batch moves its packets to the start of its array when it reaches the end. With twice
-        // the space that is rare for any queue length.
+        // Twice the space: a batch moves its packets to the start of its array when it reaches the
+        // end. With twice the space that is rare for any queue length.
         let packets = Batch::with_capacity(2 * limit.packets);
         Fifo { packets, limit, account: Account::new(), clock: Clock::default() }
     }
@@ -36,7 +36,8 @@ impl Fifo {
         self.packets.len()
     }
 
-    /// Moves the first packets of `batch`, at most `n`, that fit in the queue together; returns their number.
+    /// Moves the first packets of `batch`, at most `n`, that fit in the queue together; returns
+    /// their number.
     fn take(&mut self, batch: &mut Batch, n: usize) -> usize {
         let n = n.min(self.room().packets);
         let bytes = self.room().bytes;
@@ -54,7 +55,8 @@ impl Fifo {
         first.packets
     }
 
-    /// Drops the first packets of `batch`, at most `n`, that do not fit in the queue; returns their number.
+    /// Drops the first packets of `batch`, at most `n`, that do not fit in the queue; returns their
+    /// number.
     #[cold]
     fn refuse(&mut self, batch: &mut Batch, n: usize, mem: &mut Local) -> usize {
         let room = self.room();

@@ -73,8 +73,8 @@ impl Seed {
         }
     }
 
-    /// Returns the flow number of the most frequent packets: TCP and UDP in IPv4 without tags, options
-    /// and fragments, and with ports in the packet; `None` for others.
+    /// Returns the flow number of the most frequent packets: TCP and UDP in IPv4 without tags,
+    /// options and fragments, and with ports in the packet; `None` for others.
     #[inline]
     fn flow_of_plain(&self, key: Key, bytes: &[u8]) -> Option<u64> {
         let head = bytes.first_chunk::<38>()?;
@@ -119,8 +119,9 @@ fn word_of(protocol: u8, ports: u32) -> u64 {
     u64::from(protocol) << 32 | u64::from(ports)
 }
 
-/// Returns the word of a packet with its protocol, and both ports if it has ports. It is 0 for a fragment, so that all
-/// fragments of a datagram are in one flow: only the first has the ports, and the protocol behind extension headers.
+/// Returns the word of a packet with its protocol, and both ports if it has ports. It is 0 for a
+/// fragment, so that all fragments of a datagram are in one flow: only the first has the ports, and
+/// the protocol behind extension headers.
 #[inline]
 fn protocol_and_ports(ip: &IpRef<'_>) -> u64 {
     let is_fragment = match ip {

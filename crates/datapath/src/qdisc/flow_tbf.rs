@@ -22,24 +22,27 @@ const FLOWS_MAX: usize = 1 << 20;
 
 /// A rate and a burst for each flow.
 ///
-/// In any time `t` a flow sends no more than `rate * t` and a burst, or `rate * t` and one whole superframe if that is
-/// longer than a burst. Packets that arrive faster wait, up to a limit for each flow; further packets are dropped as
-/// `flow_limit`. A flow holds no more packets, and no more bytes, than all flows together may still take, so a flow alone
-/// holds half of the limit for all, and a few floods leave room for others. A packet longer than the burst that is no
+/// In any time `t` a flow sends no more than `rate * t` and a burst, or `rate * t` and one whole
+/// superframe if that is longer than a burst. Packets that arrive faster wait, up to a limit for
+/// each flow; further packets are dropped as `flow_limit`. A flow holds no more packets, and no
+/// more bytes, than all flows together may still take, so a flow alone holds half of the limit for
+/// all, and a few floods leave room for others. A packet longer than the burst that is no
 /// superframe is dropped as `too_long`. Packets of a flow stay in order.
 ///
-/// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into its segments when it is
-/// enqueued; limits and counts see the segments, so where superframes of 64 KiB arrive, a flow needs more than the 64
-/// packets that it may hold by default. A superframe is dropped uncut if its flow can hold no further packet. It stays
-/// whole in the same cases as in a [`Tbf`](super::Tbf), and then takes tokens for the bytes of its segments
-/// ([`segment::wire_bytes`]). If these are more than the burst, it leaves once a whole burst is free, and the next packets
-/// of its flow wait until the rate has paid for it.
+/// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into
+/// its segments when it is enqueued; limits and counts see the segments, so where superframes of 64
+/// KiB arrive, a flow needs more than the 64 packets that it may hold by default. A superframe is
+/// dropped uncut if its flow can hold no further packet. It stays whole in the same cases as in a
+/// [`Tbf`](super::Tbf), and then takes tokens for the bytes of its segments
+/// ([`segment::wire_bytes`]). If these are more than the burst, it leaves once a whole burst is
+/// free, and the next packets of its flow wait until the rate has paid for it.
 ///
-/// When the table is full, the discipline evicts a flow without waiting packets. It looks at the next eight flows and
-/// evicts the first that was not used since it last looked; if all were used, the first of the eight. So a flood of
-/// flows with one packet each evicts mostly flows of the flood; a superframe that is cut counts as several packets. A
-/// flow whose rate has not paid yet for a whole superframe is evicted only if each of the eight is such a flow or has
-/// waiting packets. An evicted flow that sends again begins with a full burst.
+/// When the table is full, the discipline evicts a flow without waiting packets. It looks at the
+/// next eight flows and evicts the first that was not used since it last looked; if all were used,
+/// the first of the eight. So a flood of flows with one packet each evicts mostly flows of the
+/// flood; a superframe that is cut counts as several packets. A flow whose rate has not paid yet
+/// for a whole superframe is evicted only if each of the eight is such a flow or has waiting
+/// packets. An evicted flow that sends again begins with a full burst.
 ///
 /// ```
 /// # use linerate_datapath as linerate;

@@ -1,7 +1,7 @@
 //! The flows of a token bucket for each flow, and their waiting packets.
 //!
-//! The state of a flow is 64 bytes, one cache line. When the table is full, a flow without waiting packets is evicted
-//! for a new one.
+//! The state of a flow is 64 bytes, one cache line. When the table is full, a flow without waiting
+//! packets is evicted for a new one.
 
 use std::time::Instant;
 
@@ -176,8 +176,9 @@ impl Flows {
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
     }
 
-    /// Returns true if a flow whose packets wait may have one more: it holds no more packets or bytes than there is room
-    /// for. Otherwise a few floods would take all room, and sources within their rate would lose.
+    /// Returns true if a flow whose packets wait may have one more: it holds no more packets or
+    /// bytes than there is room for. Otherwise a few floods would take all room, and sources within
+    /// their rate would lose.
     #[inline(never)]
     fn has_room(&self, has: &List) -> bool {
         let (limit, held) = (self.limit, self.account.held());
@@ -192,8 +193,8 @@ impl Flows {
         flow.is_some_and(|flow| flow.packets.packets > 0 && !self.has_room(&flow.packets))
     }
 
-    /// Enqueues the first `n` packets of `batch`, or all if there are fewer. Each is sent with `headers` bytes more than it
-    /// has: those of the further segments of a superframe.
+    /// Enqueues the first `n` packets of `batch`, or all if there are fewer. Each is sent with
+    /// `headers` bytes more than it has: those of the further segments of a superframe.
     pub fn enqueue(&mut self, batch: &mut Batch, n: usize, headers: u64, mem: &mut Local) {
         let mut left = n.min(batch.len());
         while left > 0 {
@@ -252,8 +253,8 @@ impl Flows {
         }
     }
 
-    /// Takes tokens for more bytes than a burst from flow `i`, if a whole burst is free. Otherwise returns false, and the
-    /// flow waits until it has tokens.
+    /// Takes tokens for more bytes than a burst from flow `i`, if a whole burst is free. Otherwise
+    /// returns false, and the flow waits until it has tokens.
     #[inline(never)]
     fn borrows(&mut self, i: u32, wire_bytes: u64) -> bool {
         let flow = &mut self.flows[i as usize];

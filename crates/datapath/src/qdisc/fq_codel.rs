@@ -5,15 +5,16 @@
 //!                        └─ old flows ─► ──┴─ a quantum of bytes each, in turn ─CoDel─► port
 //! ```
 //!
-//! A flow that sends less than its share always counts as new, and new flows are served first; so it never waits
-//! behind a bulk stream.
+//! A flow that sends less than its share always counts as new, and new flows are served first; so
+//! it never waits behind a bulk stream.
 //!
-//! CoDel drops nothing while all flows together have no more bytes than a packet of the device's MTU. A bound on the
-//! bytes of one flow would leave a standing queue of many flows with a packet each. The quantum is no such bound: it
-//! may be a fraction of a packet or many of them.
+//! CoDel drops nothing while all flows together have no more bytes than a packet of the device's
+//! MTU. A bound on the bytes of one flow would leave a standing queue of many flows with a packet
+//! each. The quantum is no such bound: it may be a fraction of a packet or many of them.
 //!
-//! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c; `sch->qstats.backlog` and
-//! `cparams.mtu` there, and `codel_should_drop` of include/net/codel_impl.h, for the bound.
+//! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c;
+//! `sch->qstats.backlog` and `cparams.mtu` there, and `codel_should_drop` of
+//! include/net/codel_impl.h, for the bound.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,8 +30,8 @@ use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
 use super::time::Clock;
 use super::{Limit, Qdisc, QdiscCounts};
 
-/// Least quantum. A flow is passed over once for each quantum of its last packet, which takes time: 44 times for a
-/// superframe of 65,550 bytes by the default, 257 times by this one.
+/// Least quantum. A flow is passed over once for each quantum of its last packet, which takes time:
+/// 44 times for a superframe of 65,550 bytes by the default, 257 times by this one.
 ///
 /// Source: Linux net/sched/sch_fq_codel.c `fq_codel_change`.
 pub(super) const QUANTUM_MIN: u32 = 256;
@@ -48,11 +49,11 @@ pub struct FqCodelConfig {
     pub limit: Limit,
     /// Number of queues to which flows are hashed, 1 to 65536.
     pub flows: usize,
-    /// Number of bytes that a flow may send in a turn, at least 256. A superframe counts with its own bytes, without the
-    /// headers that its segments get.
+    /// Number of bytes that a flow may send in a turn, at least 256. A superframe counts with its
+    /// own bytes, without the headers that its segments get.
     pub quantum_bytes: u32,
-    /// Length in bytes of the longest packet that the device sends uncut. CoDel drops nothing while no more bytes
-    /// wait.
+    /// Length in bytes of the longest packet that the device sends uncut. CoDel drops nothing while
+    /// no more bytes wait.
     pub mtu_bytes: u32,
     /// CoDel's target: the delay that is always acceptable.
     pub target: Duration,
@@ -97,14 +98,15 @@ impl Link for Flow {
 }
 
 impl Flow {
-    /// Returns the length by which queues are compared: that in bytes, and in packets for queues without bytes.
+    /// Returns the length by which queues are compared: that in bytes, and in packets for queues
+    /// without bytes.
     fn length(&self) -> (u64, u32) {
         (self.packets.bytes, self.packets.packets)
     }
 }
 
-/// The length of a queue, its place in the search, and its index. Of queues with the same length, the first one
-/// found is the greatest.
+/// The length of a queue, its place in the search, and its index. Of queues with the same length,
+/// the first one found is the greatest.
 type Length = ((u64, u32), Reverse<usize>, usize);
 
 /// The longest queues, from which packets are dropped.
@@ -112,10 +114,11 @@ type Length = ((u64, u32), Reverse<usize>, usize);
 struct Longest {
     /// Those found so far, from which a longer one displaces the shortest.
     found: BinaryHeap<Reverse<Length>>,
-    /// Those of the last search, and those that a packet above the limit was added to since. A length may be old:
-    /// compare it before use.
+    /// Those of the last search, and those that a packet above the limit was added to since. A
+    /// length may be old: compare it before use.
     queues: BinaryHeap<Length>,
-    /// The index of the queue at which the next search begins: so that queues of the same length take turns.
+    /// The index of the queue at which the next search begins: so that queues of the same length
+    /// take turns.
     from: usize,
     /// Number of packets that may be dropped before the next search.
     left: usize,
@@ -217,13 +220,14 @@ impl FqCodel {
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops packets from the heads of queues, each from the longest of those that the last search found. The queue with
-    /// the index `fed` was given the packet above the limit.
+    /// Drops packets from the heads of queues, each from the longest of those that the last search
+    /// found. The queue with the index `fed` was given the packet above the limit.
     ///
-    /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets if that is more;
-    /// at most 64. A queue with a single packet loses it only while the limit is exceeded; the rest of the number is
-    /// then dropped for later packets above the limit, without a search. The 64th bounds the work for a packet if the
-    /// packets are in as many queues, which any sender with random ports can bring about.
+    /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets
+    /// if that is more; at most 64. A queue with a single packet loses it only while the limit is
+    /// exceeded; the rest of the number is then dropped for later packets above the limit, without
+    /// a search. The 64th bounds the work for a packet if the packets are in as many queues, which
+    /// any sender with random ports can bring about.
     ///
     /// Cost: a search examines every queue once, and therefore serves several drops.
     #[cold]
@@ -266,7 +270,8 @@ impl FqCodel {
         self.longest.searches
     }
 
-    /// Takes the next packet to send; `sent_bytes` have been taken before and are still counted as held.
+    /// Takes the next packet to send; `sent_bytes` have been taken before and are still counted as
+    /// held.
     fn next(&mut self, now_ns: u64, sent_bytes: u64, mem: &mut Local) -> Option<Held> {
         loop {
             let (is_new, has_old) = (!self.new.is_empty(), !self.old.is_empty());
@@ -287,8 +292,8 @@ impl FqCodel {
                 flow.deficit -= i64::from(held.bytes);
                 return Some(held);
             }
-            // An empty new flow stays for one round of the old flows: otherwise a flow that sends one
-            // packet at a time would be new with each packet, and starve the old flows.
+            // An empty new flow stays for one round of the old flows: otherwise a flow that sends
+            // one packet at a time would be new with each packet, and starve the old flows.
             flow.listed = is_new && has_old;
             let listed = flow.listed;
             chain.pop(&mut self.flows);
@@ -306,7 +311,8 @@ fn mark(skb: &mut Skb) -> bool {
 }
 
 /// Marks a packet whose bytes cannot be borrowed, because a peer can write them.
-// Not inlined, so that the copy takes no place in the frame of the callers, which pass every packet.
+// Not inlined, so that the copy takes no place in the frame of the callers, which pass every
+// packet.
 #[cold]
 #[inline(never)]
 fn mark_copy(skb: &mut Skb) -> bool {
@@ -373,7 +379,8 @@ impl Qdisc for FqCodel {
                 self.drop_from_longest(i, mem);
             }
         }
-        // A search does not know of packets that came below the limit: it serves as many drops less.
+        // A search does not know of packets that came below the limit: it serves as many drops
+        // less.
         let dropped = self.account.counts().dropped.packets - before;
         self.longest.left = self.longest.left.saturating_sub(n.saturating_sub(dropped));
         self.account.settle(mem);

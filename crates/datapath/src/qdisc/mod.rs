@@ -4,13 +4,14 @@
 //!  dispatch ──enqueue──► discipline: holds, orders, delays, drops ──dequeue──► fifo ──xmit──► device ring
 //! ```
 //!
-//! Owner: the worker or program that has the port, one thread at a time. A discipline takes every packet that it is given, and
-//! drops by limits of its own: only a queue that is allowed to grow can be ordered, shaped or managed. Each
-//! drop has a reason, and `taken = left + dropped + held` holds between any two calls. It allocates when it
-//! is made and never again; time comes in with each batch, and it reads no clock.
+//! Owner: the worker or program that has the port, one thread at a time. A discipline takes every
+//! packet that it is given, and drops by limits of its own: only a queue that is allowed to grow
+//! can be ordered, shaped or managed. Each drop has a reason, and `taken = left + dropped + held`
+//! holds between any two calls. It allocates when it is made and never again; time comes in with
+//! each batch, and it reads no clock.
 //!
-//! Sources: Linux net/sched (pfifo_fast, tbf, fq_codel) for names and defaults, RFC 8289 and RFC 8290 for
-//! CoDel and FQ-CoDel. docs/adr/0002-backpressure.md says when which queue drops.
+//! Sources: Linux net/sched (pfifo_fast, tbf, fq_codel) for names and defaults, RFC 8289 and RFC
+//! 8290 for CoDel and FQ-CoDel. docs/adr/0002-backpressure.md says when which queue drops.
 
 mod account;
 mod codel;
@@ -42,22 +43,23 @@ pub use shaped::Shaped;
 pub use tbf::{RATE_MAX_BPS, Tbf};
 pub use text::Setup;
 
-/// A queueing discipline: a queue in front of a port that decides which packet leaves next, and when.
+/// A queueing discipline: a queue in front of a port that decides which packet leaves next, and
+/// when.
 ///
 /// A program can bring its own. Calls come from one thread at a time; none of them may block.
 pub trait Qdisc: Send {
     /// Takes the first `n` packets of `batch`; drops those that exceed its limits.
     ///
-    /// Shape:  batch[0..n) -> the discipline, which holds or drops each of them; batch[n..) stays the
-    ///         caller's.
+    /// Shape:  batch[0..n) -> the discipline, which holds or drops each of them; batch[n..) stays
+    ///         the caller's.
     /// Errors: none; a drop is counted in `mem`'s ledger, with its reason.
     /// Cost:   no allocation, lock or clock; dropped packets are freed in bulk.
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local);
 
     /// Moves packets that are due to the end of `out`; returns their number and bytes.
     ///
-    /// Shape:  the discipline -> out[len..len+k), k <= `most.packets`, k <= the room in `out`; it stops
-    ///         behind the packet with which they have `most.bytes`.
+    /// Shape:  the discipline -> out[len..len+k), k <= `most.packets`, k <= the room in `out`; it
+    ///         stops behind the packet with which they have `most.bytes`.
     /// Errors: none; a discipline that drops here, as CoDel does, counts it in `mem`'s ledger.
     /// Cost:   as [`Qdisc::enqueue`].
     fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved;
@@ -66,8 +68,9 @@ pub trait Qdisc: Send {
     /// the discipline holds none.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Returns the time up to which the packets behind [`Qdisc::deadline`] may gather, so that one wake-up
-    /// sends several of them; the rate must not fall by it. Without such a time it is the deadline itself.
+    /// Returns the time up to which the packets behind [`Qdisc::deadline`] may gather, so that one
+    /// wake-up sends several of them; the rate must not fall by it. Without such a time it is the
+    /// deadline itself.
     fn latest(&self) -> Option<Instant> {
         self.deadline()
     }
@@ -79,8 +82,8 @@ pub trait Qdisc: Send {
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 
-/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`], [`FlowTbf`])
-/// counts as its segments.
+/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`],
+/// [`FlowTbf`]) counts as its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {
@@ -135,7 +138,8 @@ impl Limit {
         Limit { bytes, ..self }
     }
 
-    /// Returns the limit that a discipline can have: its memory is allocated for all packets at once.
+    /// Returns the limit that a discipline can have: its memory is allocated for all packets at
+    /// once.
     fn bounded(self) -> Limit {
         Limit { packets: self.packets.clamp(1, PACKETS_MAX), ..self }
     }

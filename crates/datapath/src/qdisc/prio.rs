@@ -13,13 +13,15 @@ const BANDS: usize = 3;
 /// Source: Linux net/sched/sch_generic.c, sch_default_prio2band.
 const BAND_OF: [u8; 16] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// Three bands: the second is served only while the first is empty, and the third only while both are empty.
+/// Three bands: the second is served only while the first is empty, and the third only while both
+/// are empty.
 ///
-/// [`Skb::priority`](linerate_skb::Skb::priority) determines the band: priorities 6 and 7 (interactive, control) are
-/// in the first, 1, 2, 3 and 5 (filler, bulk) in the last, all others in the second. Only the low four bits count.
+/// [`Skb::priority`](linerate_skb::Skb::priority) determines the band: priorities 6 and 7
+/// (interactive, control) are in the first, 1, 2, 3 and 5 (filler, bulk) in the last, all others in
+/// the second. Only the low four bits count.
 ///
-/// All packets have priority 0 unless a stage sets it, because nothing reads it from the DSCP: without such a stage
-/// they leave in order, as from a [`Fifo`].
+/// All packets have priority 0 unless a stage sets it, because nothing reads it from the DSCP:
+/// without such a stage they leave in order, as from a [`Fifo`].
 #[derive(Debug)]
 pub struct PfifoFast {
     bands: [Fifo; BANDS],

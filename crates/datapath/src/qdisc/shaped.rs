@@ -17,9 +17,10 @@ const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 
 /// A port with a discipline. Dropping the pair drops the waiting packets as `stopped`.
 ///
-/// The loop waits on the shaped port, too, because its driver offers packets again that the kernel did not send. It
-/// comes first: [`wait_any`](linerate_port::wait_any) looks only at the ports up to one that has packets. The port is
-/// opened with `write`, or its received packets would end each wait, because the loop does not take them.
+/// The loop waits on the shaped port, too, because its driver offers packets again that the kernel
+/// did not send. It comes first: [`wait_any`](linerate_port::wait_any) looks only at the ports up
+/// to one that has packets. The port is opened with `write`, or its received packets would end each
+/// wait, because the loop does not take them.
 ///
 /// ```no_run
 /// use std::time::Instant;
@@ -65,20 +66,21 @@ impl<Q: Qdisc> Drop for Waiting<Q> {
 }
 
 impl<Q: Qdisc> Shaped<Q> {
-    /// Puts a discipline before a port. The packets' pool must have enough frames for the discipline's limit. The
-    /// segments of superframes that a [`Tbf`](super::Tbf) or [`FlowTbf`](super::FlowTbf) cuts are in frames of the port's
-    /// pool.
+    /// Puts a discipline before a port. The packets' pool must have enough frames for the
+    /// discipline's limit. The segments of superframes that a [`Tbf`](super::Tbf) or
+    /// [`FlowTbf`](super::FlowTbf) cuts are in frames of the port's pool.
     #[must_use]
     pub fn new(port: Port, qdisc: Q) -> Shaped<Q> {
         let mem = port.pool().local_named("qdisc", HOT_LIST);
         Shaped { port, waiting: Waiting { qdisc, fifo: Batch::with_capacity(FIFO), mem } }
     }
 
-    /// Enqueues all packets of `batch` in the discipline, and sends packets that are due; returns the number of
-    /// packets sent.
+    /// Enqueues all packets of `batch` in the discipline, and sends packets that are due; returns
+    /// the number of packets sent.
     ///
-    /// Shape:  batch -> the discipline; due packets -> device. Those that the device has no room for go first
-    ///         next time. If it took none, others that are due go behind them. An empty batch sends what is due.
+    /// Shape:  batch -> the discipline; due packets -> device. Those that the device has no room
+    ///         for go first next time. If it took none, others that are due go behind them. An
+    ///         empty batch sends what is due.
     /// Errors: none; the discipline's drops are in the ledger.
     /// Cost:   a doorbell for each 64 packets.
     pub fn xmit(&mut self, batch: &mut Batch, now: Instant) -> usize {
@@ -92,12 +94,14 @@ impl<Q: Qdisc> Shaped<Q> {
             let before = fifo.len();
             sent += self.port.xmit(fifo);
             if before > 0 && fifo.len() == before {
-                // A driver may learn only from a packet behind a refused one that the device never takes that one.
+                // A driver may learn only from a packet behind a refused one that the device never
+                // takes that one.
                 let most = Moved { packets: fifo.spare(), ..most };
                 qdisc.dequeue(fifo, most, now, mem);
             }
             let has_due = qdisc.deadline().is_some_and(|due| due <= now);
-            // A discipline that had nothing is asked again only by the next call, whatever its deadline.
+            // A discipline that had nothing is asked again only by the next call, whatever its
+            // deadline.
             if before == 0 || !fifo.is_empty() || self.port.waiting() > 0 || !has_due {
                 return sent;
             }

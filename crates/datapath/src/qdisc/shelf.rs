@@ -15,8 +15,9 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct Held {
     pub skb: Skb,
     pub bytes: u32,
-    /// A number of the discipline: [`FqCodel`](super::FqCodel) notes the time at which the packet was enqueued, in
-    /// nanoseconds, and [`FlowTbf`](super::FlowTbf) the bytes that are sent for it.
+    /// A number of the discipline: [`FqCodel`](super::FqCodel) notes the time at which the packet
+    /// was enqueued, in nanoseconds, and [`FlowTbf`](super::FlowTbf) the bytes that are sent for
+    /// it.
     pub note: u64,
 }
 

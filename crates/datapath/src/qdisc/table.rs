@@ -4,9 +4,9 @@
 //!  bucket   [ tags: 6 x 8 bits of a number, 0 is free | places: 6 flows ]      half a cache line
 //! ```
 //!
-//! The upper bits of a flow's number choose its bucket; if that bucket is full, the flow is in the next one with
-//! room. All tags of a bucket are compared at once, so that the search has no branch that the CPU cannot predict. A
-//! removal moves a flow back to its bucket if that was full before.
+//! The upper bits of a flow's number choose its bucket; if that bucket is full, the flow is in the
+//! next one with room. All tags of a bucket are compared at once, so that the search has no branch
+//! that the CPU cannot predict. A removal moves a flow back to its bucket if that was full before.
 
 /// Number of flows in a bucket.
 const LANES: usize = 6;
@@ -31,8 +31,8 @@ impl Bucket {
         self.tags & USED == USED
     }
 
-    /// Returns a word with the highest bit set of each lane whose tag is `tag`; rarely also of a lane with another
-    /// tag, so the caller compares the number.
+    /// Returns a word with the highest bit set of each lane whose tag is `tag`; rarely also of a
+    /// lane with another tag, so the caller compares the number.
     #[inline]
     fn with(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (ONES * u64::from(tag));
@@ -134,8 +134,8 @@ impl Table {
         self.buckets[at].put(tag_of(number), i);
     }
 
-    /// Removes the flow `number` with index `i`, if the table has it; `number_of` returns the number of the flow at
-    /// an index.
+    /// Removes the flow `number` with index `i`, if the table has it; `number_of` returns the
+    /// number of the flow at an index.
     pub fn remove(&mut self, number: u64, i: u32, number_of: impl Fn(u32) -> u64) {
         if let Some((at, lane)) = self.find_lane(number, |place| place == i) {
             let was_full = self.buckets[at].is_full();
@@ -146,8 +146,8 @@ impl Table {
         }
     }
 
-    /// Moves a flow that was displaced by the full bucket `gap` into its free lane, then fills the freed lane in
-    /// turn.
+    /// Moves a flow that was displaced by the full bucket `gap` into its free lane, then fills the
+    /// freed lane in turn.
     #[cold]
     fn fill(&mut self, mut gap: usize, number_of: impl Fn(u32) -> u64) {
         let (mask, mut at) = (self.mask(), gap);
@@ -180,7 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a number of four buckets, of which the first two are the last one, so that it is more than full.
+    /// Returns a number of four buckets, of which the first two are the last one, so that it is
+    /// more than full.
     fn number(bucket: u64, low: u64) -> u64 {
         [7, 7, 0, 1][bucket as usize] << 61 | bucket << 8 | low
     }

@@ -1,7 +1,8 @@
 //! The token bucket: limits packets to a rate and a burst, exact to the nanosecond.
 //!
-//! A token is a billionth of a bit, so that each nanosecond adds a whole number of tokens at any whole rate in bits a
-//! second: nothing is rounded, and the sum over any time matches the rate exactly.
+//! A token is a billionth of a bit, so that each nanosecond adds a whole number of tokens at any
+//! whole rate in bits a second: nothing is rounded, and the sum over any time matches the rate
+//! exactly.
 
 use std::time::Instant;
 
@@ -20,8 +21,8 @@ pub const RATE_MAX_BPS: u64 = 10_000_000_000_000;
 pub(super) const BURST_MAX_BYTES: u64 = 1 << 30;
 /// Duration of the default burst: longer than a worker's sleep between turns.
 const BURST_NS: u64 = 2_000_000;
-/// Least default burst: longer than any packet that is no superframe. Interfaces of the host may have an MTU of 64 KiB,
-/// and a packet longer than the burst is dropped.
+/// Least default burst: longer than any packet that is no superframe. Interfaces of the host may
+/// have an MTU of 64 KiB, and a packet longer than the burst is dropped.
 const BURST_MIN_BYTES: u64 = (1 << 16) + (1 << 11);
 /// Time that a superframe may take as a whole.
 const WHOLE_NS: u64 = 1_000_000;
@@ -57,8 +58,8 @@ impl Rate {
         Rate::new(bps, burst_bytes.unwrap_or_else(usual))
     }
 
-    /// Returns the length in bytes up to which a superframe is sent as a whole: it takes up to 1 ms, and is no longer
-    /// than the burst.
+    /// Returns the length in bytes up to which a superframe is sent as a whole: it takes up to 1
+    /// ms, and is no longer than the burst.
     pub fn whole_bytes(&self) -> u64 {
         (self.bps / 8 * WHOLE_NS / 1_000_000_000).min(self.burst_bytes())
     }
@@ -100,8 +101,9 @@ impl Bucket {
         left.inspect(|left| self.tokens = *left).is_some()
     }
 
-    /// Returns this bucket without the tokens for more bytes than a burst: it is in debt, and is refilled once the
-    /// rate has paid the rest. `None` if this bucket is not full, or `bytes` are at most a burst.
+    /// Returns this bucket without the tokens for more bytes than a burst: it is in debt, and is
+    /// refilled once the rate has paid the rest. `None` if this bucket is not full, or `bytes` are
+    /// at most a burst.
     #[cold]
     pub fn borrowed(self, rate: &Rate, bytes: u64) -> Option<Bucket> {
         let tokens = bytes.saturating_mul(BYTE);
@@ -121,7 +123,8 @@ impl Bucket {
         self.at_ns > now_ns
     }
 
-    /// Returns the time at which the bucket will have tokens for `bytes`, or be full for more bytes than a burst.
+    /// Returns the time at which the bucket will have tokens for `bytes`, or be full for more bytes
+    /// than a burst.
     #[inline]
     pub fn due_ns(&self, rate: &Rate, bytes: u64) -> u64 {
         let missing = bytes.saturating_mul(BYTE).min(rate.full).saturating_sub(self.tokens);
@@ -132,16 +135,18 @@ impl Bucket {
 /// A rate limit before a port, over another discipline that orders the waiting packets: the
 /// kernel's tbf.
 ///
-/// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into its segments before
-/// `inner` takes it: limits and counts see the segments, and packets of other flows pass between them. It stays whole
-/// if it cannot be cut (its kind is unknown, or it contradicts its headers), if a segment is longer than the burst, or
-/// if the pool has no frames for all segments.
+/// A superframe that takes longer than 1 ms at the rate, or is longer than the burst, is cut into
+/// its segments before `inner` takes it: limits and counts see the segments, and packets of other
+/// flows pass between them. It stays whole if it cannot be cut (its kind is unknown, or it
+/// contradicts its headers), if a segment is longer than the burst, or if the pool has no frames
+/// for all segments.
 ///
-/// In any time `t` it sends no more than `rate * t` and a burst, or `rate * t` and one whole superframe if that is longer
-/// than a burst. A packet counts
-/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with those of
-/// its segments ([`segment::wire_bytes`]). A packet longer than the burst that is no superframe is dropped as `too_long`. A whole superframe that is
-/// longer leaves once a whole burst is free, and the next packets wait until the rate has paid for it.
+/// In any time `t` it sends no more than `rate * t` and a burst, or `rate * t` and one whole
+/// superframe if that is longer than a burst. A packet counts with the bytes of
+/// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a whole superframe with
+/// those of its segments ([`segment::wire_bytes`]). A packet longer than the burst that is no
+/// superframe is dropped as `too_long`. A whole superframe that is longer leaves once a whole burst
+/// is free, and the next packets wait until the rate has paid for it.
 #[derive(Debug)]
 pub struct Tbf<Q> {
     inner: Q,
@@ -195,15 +200,15 @@ impl<Q: Qdisc> Tbf<Q> {
         self.ahead.is_empty() && self.inner.counts().held.packets == 0
     }
 
-    /// Notes the length of the longest packet that `inner` gets. While `inner` may have a whole superframe, which counts
-    /// with more bytes than it has, every packet leaves alone.
+    /// Notes the length of the longest packet that `inner` gets. While `inner` may have a whole
+    /// superframe, which counts with more bytes than it has, every packet leaves alone.
     fn note_longest(&mut self, bytes: u64, is_superframe: bool) {
         let least = if is_superframe { self.rate.burst_bytes() } else { 0 };
         self.longest_bytes = self.longest_bytes.max(bytes).max(least);
     }
 
-    /// Enqueues the first `n` packets in `inner` one by one: long superframes as their segments. Drops packets that are
-    /// longer than the burst and no superframes.
+    /// Enqueues the first `n` packets in `inner` one by one: long superframes as their segments.
+    /// Drops packets that are longer than the burst and no superframes.
     #[cold]
     fn enqueue_each(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {
@@ -227,7 +232,8 @@ impl<Q: Qdisc> Tbf<Q> {
     }
 }
 
-/// Returns the length in bytes of the longest of the first `n` packets, and true if one is a superframe.
+/// Returns the length in bytes of the longest of the first `n` packets, and true if one is a
+/// superframe.
 fn look_at(batch: &Batch, n: usize) -> (u64, bool) {
     let look = |(longest, any): (usize, bool), skb: &Skb| {
         (skb.len().max(longest), any | skb.offload().is_gso())

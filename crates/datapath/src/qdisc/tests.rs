@@ -21,8 +21,8 @@ const ALL: Moved = Moved { packets: usize::MAX, bytes: u64::MAX };
 /// Length in bytes of a packet's headers and its number.
 const LEAST: usize = 46;
 
-/// Returns a UDP packet of `bytes`, from host `src` to `dst` and from port 1 to `port`; ECT(0), without a
-/// checksum of its own.
+/// Returns a UDP packet of `bytes`, from host `src` to `dst` and from port 1 to `port`; ECT(0),
+/// without a checksum of its own.
 pub(super) fn udp(mem: &mut Local, src: u8, dst: u8, port: u16, bytes: usize) -> Skb {
     let mut frame = vec![0; bytes.max(LEAST)];
     let len = frame.len() as u16;
@@ -254,11 +254,12 @@ proptest! {
         }
     }
 
-    /// Served at its deadlines, the whole series takes the time that the rate implies, to the nanosecond.
+    /// Served at its deadlines, the whole series takes the time that the rate implies, to the
+    /// nanosecond.
     #[test]
     fn tbf_does_not_drift(bps in 1_000u64..=RATE_MAX_BPS, sizes in prop::collection::vec(LEAST..1515, 9..300)) {
-        // A packet and a nanosecond's bytes: a bucket that is not quite full when a packet is due never
-        // overflows.
+        // A packet and a nanosecond's bytes: a bucket that is not quite full when a packet is due
+        // never overflows.
         let burst = 1514 + 1250;
         let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(300))));
         bench.put(sizes.iter().map(|bytes| (1, *bytes)));
@@ -271,7 +272,8 @@ proptest! {
         prop_assert_eq!(u128::from(bench.now_ns), exact);
     }
 
-    /// Served as late as packets may gather, the series takes no longer than the last packets gathered.
+    /// Served as late as packets may gather, the series takes no longer than the last packets
+    /// gathered.
     #[test]
     fn tbf_loses_no_rate_while_packets_gather(
         bps in 1_000_000u64..=RATE_MAX_BPS,
@@ -437,8 +439,9 @@ fn longest_queue_loses_from_its_head_when_all_are_too_much() {
     assert!(!left.contains(&(1, 0, 1514)));
 }
 
-/// Returns a discipline with a standing queue of `packets` packets for `ms`, served at one packet a ms. Packets come
-/// from `flows` flows in turn, of which each sends again after its packet has left.
+/// Returns a discipline with a standing queue of `packets` packets for `ms`, served at one packet a
+/// ms. Packets come from `flows` flows in turn, of which each sends again after its packet has
+/// left.
 fn standing(
     config: FqCodelConfig,
     packets: usize,

@@ -13,7 +13,8 @@ use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
-/// Options that only a discipline has (`mtu=` rather means the interface's), unless the driver has one of the same name.
+/// Options that only a discipline has (`mtu=` rather means the interface's), unless the driver has
+/// one of the same name.
 const OF_DISCIPLINES: [&str; 8] =
     ["limit", "limit_bytes", "flows", "quantum", "target", "interval", "ecn", "burst"];
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
@@ -98,13 +99,14 @@ impl Setup {
         self.shape.and_then(|(_, burst)| burst)
     }
 
-    /// Returns the length in bytes above which the discipline cuts superframes; `None` if it cuts none.
+    /// Returns the length in bytes above which the discipline cuts superframes; `None` if it cuts
+    /// none.
     pub(crate) fn cuts_above(&self) -> Option<u64> {
         self.shape.map(|(bps, burst)| Rate::of_port(bps, burst).whole_bytes())
     }
 
-    /// Returns the most packets and bytes that the discipline may hold, for which the pool needs frames; `u64::MAX`
-    /// bytes without a limit of bytes.
+    /// Returns the most packets and bytes that the discipline may hold, for which the pool needs
+    /// frames; `u64::MAX` bytes without a limit of bytes.
     #[must_use]
     pub fn most(&self) -> Moved {
         let (limit, queues) = match self.kind {

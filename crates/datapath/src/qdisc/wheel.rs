@@ -5,8 +5,8 @@
 //!              ▲ now ──► slots that follow         a bit a slot says whether it has flows
 //! ```
 //!
-//! A flow is found at most one slot late and never early. A flow that waits for longer than a full turn is found once
-//! in each turn, and added again.
+//! A flow is found at most one slot late and never early. A flow that waits for longer than a full
+//! turn is found once in each turn, and added again.
 
 use super::shelf::{Link, NONE};
 

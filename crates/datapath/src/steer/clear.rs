@@ -1,14 +1,16 @@
-//! The page on which a worker publishes how many packets have left it. The stage that divides packets among workers
-//! reads the pages of all of them.
+//! The page on which a worker publishes how many packets have left it. The stage that divides
+//! packets among workers reads the pages of all of them.
 //!
-//! A worker is *clear* after a turn if no packet waits in it, or in the wrappers of its queues: all packets received so
-//! far have left it. After each such turn the worker copies the number of packets that its ring ends received to its page. So a reader that
-//! finds that an end has received 1000 packets knows that the first 1000 packets of that ring have left the worker.
+//! A worker is *clear* after a turn if no packet waits in it, or in the wrappers of its queues: all
+//! packets received so far have left it. After each such turn the worker copies the number of
+//! packets that its ring ends received to its page. So a reader that finds that an end has received
+//! 1000 packets knows that the first 1000 packets of that ring have left the worker.
 //!
-//! [`Clear`] is the page, which other threads read. [`Clearing`] is the handle with which the worker writes it.
+//! [`Clear`] is the page, which other threads read. [`Clearing`] is the handle with which the
+//! worker writes it.
 //!
-//! When a worker is dropped, the packets in the rings to it are lost. They are not waited for, so the page then has
-//! `u64::MAX` as the number of packets received by each end.
+//! When a worker is dropped, the packets in the rings to it are lost. They are not waited for, so
+//! the page then has `u64::MAX` as the number of packets received by each end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +43,8 @@ impl Clear {
         Arc::new(Clear { ends: (0..ends).map(|_| EndPage::default()).collect() })
     }
 
-    /// Returns how many packets received by a ring's end have certainly left the worker; `u64::MAX` once the worker
-    /// was dropped. Read it before `sent`.
+    /// Returns how many packets received by a ring's end have certainly left the worker; `u64::MAX`
+    /// once the worker was dropped. Read it before `sent`.
     pub fn received(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
@@ -52,8 +54,8 @@ impl Clear {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of packets that the worker had given to a ring's end after the last turn. Only the worker
-    /// reads it.
+    /// Returns the number of packets that the worker had given to a ring's end after the last turn.
+    /// Only the worker reads it.
     pub fn given(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.given.load(Ordering::Relaxed))
     }
@@ -107,8 +109,8 @@ impl Clearing {
         self.pauses.iter().any(|pause| pause.queue == at && pause.begun.is_some())
     }
 
-    /// Writes that the worker is dropped: it receives nothing more, so no one waits for packets in the rings to
-    /// it. Call it after the worker's waiting packets were dropped.
+    /// Writes that the worker is dropped: it receives nothing more, so no one waits for packets in
+    /// the rings to it. Call it after the worker's waiting packets were dropped.
     pub fn ended(&self, napis: &[Napi]) {
         self.write_sent(napis);
         for page in &self.page.ends {
@@ -116,8 +118,9 @@ impl Clearing {
         }
     }
 
-    /// Writes the packets sent and given. Call it before the received ones are written: writers count sent packets
-    /// before received ones, so a reader in the opposite order gets at least the packets that were sent for those received.
+    /// Writes the packets sent and given. Call it before the received ones are written: writers
+    /// count sent packets before received ones, so a reader in the opposite order gets at least the
+    /// packets that were sent for those received.
     fn write_sent(&self, napis: &[Napi]) {
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
             page.sent.store(counts(*at, napis).tx_packets, Ordering::Relaxed);

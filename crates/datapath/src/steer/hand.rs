@@ -5,14 +5,15 @@
 //!          own page: given, sent       far page: received       far page: sent     received
 //! ```
 //!
-//! The dividing stage hands packets to the output; [`Hand`] counts them. A packet has left when nothing can delay it
-//! any more: it has passed the far worker, and the ring out of that worker. Its flow may then use another output, and
-//! stays in order.
+//! The dividing stage hands packets to the output; [`Hand`] counts them. A packet has left when
+//! nothing can delay it any more: it has passed the far worker, and the ring out of that worker.
+//! Its flow may then use another output, and stays in order.
 //!
-//! This is known from the pages of the workers (clear.rs), in two steps. First, the far worker was clear after it had
-//! received the packets. Second, the readers of the rings out of that worker have received all packets that these rings
-//! had been sent by then. A mark keeps the count of the first step until the second one is done; one mark is pending at
-//! a time. If a worker was dropped, its page says that it has received `u64::MAX` packets, so that it is not waited for.
+//! This is known from the pages of the workers (clear.rs), in two steps. First, the far worker was
+//! clear after it had received the packets. Second, the readers of the rings out of that worker
+//! have received all packets that these rings had been sent by then. A mark keeps the count of the
+//! first step until the second one is done; one mark is pending at a time. If a worker was dropped,
+//! its page says that it has received `u64::MAX` packets, so that it is not waited for.
 
 use std::sync::Arc;
 
@@ -24,14 +25,15 @@ use super::Clear;
 pub(crate) struct Hand {
     /// Counters of the ring's near end.
     near: Arc<QueueStats>,
-    /// The page of this worker, and the index of the ring's near end there; `None` if the output is no
-    /// ring.
+    /// The page of this worker, and the index of the ring's near end there; `None` if the output is
+    /// no ring.
     own: Option<(Arc<Clear>, usize)>,
     /// The worker at the ring's far end; `None` if the output is no ring, so that a packet has left
     /// once it is sent.
     far: Option<Far>,
-    /// Packets handed to the output: those that the near end had sent when last no packet waited for the outputs,
-    /// and those handed over since. Dropped packets are included until no packet waits again.
+    /// Packets handed to the output: those that the near end had sent when last no packet waited
+    /// for the outputs, and those handed over since. Dropped packets are included until no packet
+    /// waits again.
     handed: u64,
     /// Packets that the near end had sent then.
     sent: u64,
@@ -41,12 +43,12 @@ pub(crate) struct Hand {
     given: u64,
     /// Packets of `sent` that are known to have left.
     left: u64,
-    /// Packets that the far worker had received when it was clear; they have left when the readers of
-    /// the rings out of it have received enough. `None` if no mark is pending.
+    /// Packets that the far worker had received when it was clear; they have left when the readers
+    /// of the rings out of it have received enough. `None` if no mark is pending.
     mark: Option<u64>,
     /// True if a packet's number in `handed` may be less than its number in the ring: other stages
-    /// send to the output, too, a wrapper of the near end may lose and double packets, or its discipline may reorder
-    /// and cut them.
+    /// send to the output, too, a wrapper of the near end may lose and double packets, or its
+    /// discipline may reorder and cut them.
     shared: bool,
 }
 
@@ -62,8 +64,8 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// Returns how many packets of the ring have passed the worker; notes what the readers of the rings out of it must
-    /// receive until all these packets have left.
+    /// Returns how many packets of the ring have passed the worker; notes what the readers of the
+    /// rings out of it must receive until all these packets have left.
     pub fn mark(&mut self) -> u64 {
         let received = self.page.received(self.end);
         self.out.iter_mut().for_each(|(end, _, due)| *due = self.page.sent(*end));
@@ -81,14 +83,14 @@ impl Far {
 pub(crate) enum Reader {
     /// The counters of the reader's end, the page of its worker, and the index of the end there.
     Plain(Arc<QueueStats>, Arc<Clear>, usize),
-    /// The page of its worker, and the index of the end there: the end has a wrapper, which may withhold
-    /// packets.
+    /// The page of its worker, and the index of the end there: the end has a wrapper, which may
+    /// withhold packets.
     Wrapped(Arc<Clear>, usize),
 }
 
 impl Reader {
-    /// Returns how many packets of the ring have certainly passed the reader's end; `u64::MAX` if its worker was
-    /// dropped, because the others are never received.
+    /// Returns how many packets of the ring have certainly passed the reader's end; `u64::MAX` if
+    /// its worker was dropped, because the others are never received.
     fn received(&self) -> u64 {
         match self {
             Reader::Plain(counters, page, end) => {
@@ -120,9 +122,10 @@ impl Hand {
 
     /// Corrects `handed` to the packets actually sent; called when no packet waits for the outputs.
     ///
-    /// The packets given tell whether other stages send to the output, too: those sent do not, because a drop may
-    /// hide a packet of another stage. Every packet handed over is also given, because the worker runs the stages of
-    /// divisions last, before only `Xconnect`, and these drop none.
+    /// The packets given tell whether other stages send to the output, too: those sent do not,
+    /// because a drop may hide a packet of another stage. Every packet handed over is also given,
+    /// because the worker runs the stages of divisions last, before only `Xconnect`, and these drop
+    /// none.
     pub fn sent(&mut self) {
         let own = self.handed - self.sent;
         let given = self.own.as_ref().map_or(0, |(page, end)| page.given(*end));
@@ -154,8 +157,8 @@ impl Hand {
     /// `is_new` is true unless [`Hand::sent`] was called twice since then.
     pub fn has_left(&self, number: u64, is_new: bool) -> bool {
         let number = match (self.shared, is_new) {
-            // The number of a dropped packet is never reached; then compare with all sent packets, which have left by
-            // then.
+            // The number of a dropped packet is never reached; then compare with all sent packets,
+            // which have left by then.
             (false, _) => number.min(self.sent),
             // Whatever its number in the ring, the packet was sent before the next call of `sent`.
             (true, true) => self.sent,
@@ -171,7 +174,8 @@ mod tests {
 
     #[test]
     fn packet_of_another_stage_is_not_hidden_by_a_drop() {
-        // Of two packets handed over, one is dropped. The packet of another stage before them has left.
+        // Of two packets handed over, one is dropped. The packet of another stage before them has
+        // left.
         let has_left = |given| {
             let near = Arc::<QueueStats>::default();
             let far = Far { page: Clear::of(1, 0), end: 0, out: Vec::new() };

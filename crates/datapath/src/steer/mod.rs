@@ -1,5 +1,5 @@
-//! Division of a single-queue device's packets among workers, as a device with several queues would divide them.
-//! Flows can move between workers without reordering.
+//! Division of a single-queue device's packets among workers, as a device with several queues would
+//! divide them. Flows can move between workers without reordering.
 //!
 //! ```text
 //!            ┌─ ring ─► worker 1 ─ ring ─┐
@@ -7,13 +7,13 @@
 //!            └─ ring ─► worker 2 ─ ring ─┘
 //! ```
 //!
-//! A flow's hash selects one of 256 buckets, and a table has the output of each bucket. Any thread may change the
-//! table ([`Steering`]). The stage moves a bucket to its new output only when the bucket's packets have left the old
-//! worker, so that nothing can delay them any more (hand.rs). Until then it sends the bucket's packets to the old
-//! output.
+//! A flow's hash selects one of 256 buckets, and a table has the output of each bucket. Any thread
+//! may change the table ([`Steering`]). The stage moves a bucket to its new output only when the
+//! bucket's packets have left the old worker, so that nothing can delay them any more (hand.rs).
+//! Until then it sends the bucket's packets to the old output.
 //!
-//! Owner: the worker that has the device. Other threads write the table; other workers publish which packets have
-//! left them (clear.rs).
+//! Owner: the worker that has the device. Other threads write the table; other workers publish
+//! which packets have left them (clear.rs).
 //!
 //! Source: Documentation/networking/scaling.rst, "RFS: Receive Flow Steering", whose rule it is.
 
@@ -45,18 +45,18 @@ const BUCKETS: usize = 256;
 /// Most outputs of a division.
 const OUTPUTS_MAX: usize = 32;
 
-/// A division of one port's packets by flow among several ports, which are rings to other workers. Any thread can
-/// change the division through this handle while packets pass.
+/// A division of one port's packets by flow among several ports, which are rings to other workers.
+/// Any thread can change the division through this handle while packets pass.
 ///
-/// The device is polled for at most as many packets as fit into each output, because the output of a packet is known
-/// only after it was received: one slow output slows down the whole device.
+/// The device is polled for at most as many packets as fit into each output, because the output of
+/// a packet is known only after it was received: one slow output slows down the whole device.
 ///
-/// The program's stages run on the workers behind the rings, once on each packet of a wire, and not on the device's
-/// worker, unless they [ask for it](crate::Stage::runs_at_division). What the program takes from rings that it
-/// [keeps](crate::EngineBuilder::keep) has passed no stage.
+/// The program's stages run on the workers behind the rings, once on each packet of a wire, and not
+/// on the device's worker, unless they [ask for it](crate::Stage::runs_at_division). What the
+/// program takes from rings that it [keeps](crate::EngineBuilder::keep) has passed no stage.
 ///
-/// Given to [`EngineBuilder::steer`](crate::EngineBuilder::steer). Both ways of a flow are in one bucket, and what is not IP is
-/// in the first. At the start the buckets are dealt out evenly.
+/// Given to [`EngineBuilder::steer`](crate::EngineBuilder::steer). Both ways of a flow are in one
+/// bucket, and what is not IP is in the first. At the start the buckets are dealt out evenly.
 ///
 /// ```
 /// # use linerate_datapath as linerate;
@@ -134,17 +134,19 @@ impl Steering {
         self
     }
 
-    /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its packets have left its
-    /// present output.
+    /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its
+    /// packets have left its present output.
     ///
-    /// If packets of such a bucket leave no gap in which it could move, as under overload, the worker of the device
-    /// reads nothing from it after 10 ms, until all packets that it handed over have left: for at most 100 ms, and at
-    /// most a tenth of the time. Packets gather in the device's ring meanwhile, and the device may lose some. If the
-    /// packets that wait need longer to leave, the bucket stays (docs/placement.md).
+    /// If packets of such a bucket leave no gap in which it could move, as under overload, the
+    /// worker of the device reads nothing from it after 10 ms, until all packets that it handed
+    /// over have left: for at most 100 ms, and at most a tenth of the time. Packets gather in the
+    /// device's ring meanwhile, and the device may lose some. If the packets that wait need longer
+    /// to leave, the bucket stays (docs/placement.md).
     ///
     /// This keeps flows in order over rings between workers. Packets that lie unread in a ring that
     /// the program [keeps](crate::EngineBuilder::keep) are not waited for, so a move can reorder a
-    /// flow there, unless the program's thread has read them before. Flows move away from a worker that has ended, too.
+    /// flow there, unless the program's thread has read them before. Flows move away from a worker
+    /// that has ended, too.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such bucket or output: then nothing has changed.
@@ -162,8 +164,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the number of buckets that have still to move, as of the last packets that the stage got. A bucket moves
-    /// with its next packet: one without packets is counted until then.
+    /// Returns the number of buckets that have still to move, as of the last packets that the stage
+    /// got. A bucket moves with its next packet: one without packets is counted until then.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.table.waiting.load(Ordering::Relaxed)

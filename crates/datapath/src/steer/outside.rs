@@ -1,4 +1,5 @@
-//! A stage of the program on a worker with a divided device: it gets no packets between the device and its rings.
+//! A stage of the program on a worker with a divided device: it gets no packets between the device
+//! and its rings.
 
 use linerate_skb::Batch;
 
@@ -19,7 +20,8 @@ impl Stage for Outside {
     }
 }
 
-/// Returns `stage` as it is on a worker with the ports `names`: outside of the divisions of these ports, if there are any.
+/// Returns `stage` as it is on a worker with the ports `names`: outside of the divisions of these
+/// ports, if there are any.
 pub(crate) fn outside(
     steerings: &[Steering],
     names: &[String],

@@ -1,15 +1,16 @@
 //! Pauses of a divided device, after which flows can move that leave no gap themselves.
 //!
-//! A bucket moves once its packets have left. Under overload, or with a flow that always has a packet under way, that
-//! never happens. Then the worker of the device reads nothing from it until all packets that it handed over have left:
-//! later ones wait in the device's ring. The next packet of each bucket finds that the bucket may move.
+//! A bucket moves once its packets have left. Under overload, or with a flow that always has a
+//! packet under way, that never happens. Then the worker of the device reads nothing from it until
+//! all packets that it handed over have left: later ones wait in the device's ring. The next packet
+//! of each bucket finds that the bucket may move.
 //!
 //! ```text
 //!   refused ── PATIENCE ─► pause: outputs clear ─► far workers passed all ─► their readers have all ─► reads again
 //! ```
 //!
-//! A pause may cost packets, for which the device's ring has no room. So it begins only after some time, has a longest
-//! time, and is followed by a rest of many times its own time.
+//! A pause may cost packets, for which the device's ring has no room. So it begins only after some
+//! time, has a longest time, and is followed by a rest of many times its own time.
 //!
 //! Owner: the worker of the device. Its stage and [`Pause`] exchange [`Signals`].
 
@@ -40,7 +41,8 @@ pub(crate) struct Signals {
     pub refused: AtomicBool,
     /// Number of turns after which no packet waited for an output.
     pub clears: AtomicU64,
-    /// The value of `clears` before which packets were handed over that are known to have left, by the last pause.
+    /// The value of `clears` before which packets were handed over that are known to have left, by
+    /// the last pause.
     pub gone: AtomicU64,
 }
 
@@ -64,10 +66,11 @@ pub(crate) struct Pause {
     outputs: Vec<Output>,
     signals: Arc<Signals>,
     steering: Steering,
-    /// The value of `clears` at which the present pause first found no packet waiting for an output.
+    /// The value of `clears` at which the present pause first found no packet waiting for an
+    /// output.
     cleared: Option<u64>,
-    /// The times of the first and of the last turn in which the stage sent to an old output, without a turn for so long
-    /// as `PATIENCE` between them.
+    /// The times of the first and of the last turn in which the stage sent to an old output,
+    /// without a turn for so long as `PATIENCE` between them.
     refused: Option<[Instant; 2]>,
     /// The end of the rest after the last pause.
     rests_until: Option<Instant>,
@@ -126,8 +129,8 @@ impl Pause {
         self.steering.count_pause(lasted);
     }
 
-    /// Returns the value of `clears` before which all packets were handed over that have left; `None` until all that
-    /// were handed over before the pause have.
+    /// Returns the value of `clears` before which all packets were handed over that have left;
+    /// `None` until all that were handed over before the pause have.
     fn gone(&mut self, clears: u64, is_clear: bool) -> Option<u64> {
         if is_clear && self.cleared.is_none() {
             self.cleared = Some(clears);
@@ -148,7 +151,8 @@ pub(crate) struct Output {
     far: Option<Far>,
     /// Packets of the ring that must leave.
     due: u64,
-    /// True if they have passed the far worker, and `far` has the packets that its readers must have received.
+    /// True if they have passed the far worker, and `far` has the packets that its readers must
+    /// have received.
     has_passed: bool,
 }
 

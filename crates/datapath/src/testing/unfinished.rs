@@ -17,10 +17,11 @@ pub(super) enum Left {
 }
 
 impl Left {
-    /// Removes from `frame` the work that can be left to a device, and returns the offload that describes this work.
+    /// Removes from `frame` the work that can be left to a device, and returns the offload that
+    /// describes this work.
     ///
-    /// Shape: what the device makes of it is `frame` as it was, byte for byte; where it would not be,
-    ///        because the checksum is wrong or none, nothing is left to it.
+    /// Shape: what the device makes of it is `frame` as it was, byte for byte; where it would not
+    ///        be, because the checksum is wrong or none, nothing is left to it.
     pub fn of(self, frame: &mut [u8]) -> Offload {
         if self == Left::Nothing {
             return Offload::NONE;

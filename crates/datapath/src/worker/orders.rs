@@ -1,6 +1,8 @@
-//! The orders that a worker executes between two turns: settings of its queues, and the CPUs of its thread.
+//! The orders that a worker executes between two turns: settings of its queues, and the CPUs of its
+//! thread.
 //!
-//! Owner: the thread that turns the worker. It answers each order that it takes, and waits for no other thread.
+//! Owner: the thread that turns the worker. It answers each order that it takes, and waits for no
+//!        other thread.
 
 use linerate_port::{Code, thread};
 use linerate_skb::Local;
@@ -68,9 +70,9 @@ impl Worker {
         Ok((before, thread::allowed_cpus()?))
     }
 
-    /// Pins the calling thread, which will turn the worker, to a CPU that could be used when the engine was built. If
-    /// the CPU was lost since then, the thread stays where it may run, as if the CPU were lost later:
-    /// [`WorkerStats::strayed`](crate::WorkerStats::strayed) says so.
+    /// Pins the calling thread, which will turn the worker, to a CPU that could be used when the
+    /// engine was built. If the CPU was lost since then, the thread stays where it may run, as if
+    /// the CPU were lost later: [`WorkerStats::strayed`](crate::WorkerStats::strayed) says so.
     ///
     /// # Errors
     /// `E-CPU` if the thread may use the CPU and cannot be pinned to it.

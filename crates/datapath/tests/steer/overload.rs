@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns workers of an overloaded division, of which worker 2 takes 16 of its 32 packets in a round.
+/// Returns workers of an overloaded division, of which worker 2 takes 16 of its 32 packets in a
+/// round.
 fn overloaded() -> (Vec<Worker>, Stats, Steering) {
     let (builder, [west, _]) = divided_between(["talk:1,most=16", "talk:2,most=1"], 64, 16);
     let engine = builder.build().unwrap();
@@ -31,7 +32,8 @@ fn under_overload_flows_move_after_a_pause_in_which_the_waiting_packets_leave() 
     assert!(rounds(&mut workers, 3, times) < Duration::from_millis(10));
     assert_eq!((west.moved(), west.waiting()), (0, 128), "moves, and buckets that wait");
     assert_eq!(west.paused(), Duration::ZERO);
-    // At most 256 packets of the backlog and 64 of the ring wait, for a worker that takes 16 a round.
+    // At most 256 packets of the backlog and 64 of the ring wait, for a worker that takes 16 a
+    // round.
     rounds(&mut workers, 50, times);
     // Half of the flows began at output 0, in buckets of their own.
     let (moved, waiting) = (west.moved(), west.waiting());

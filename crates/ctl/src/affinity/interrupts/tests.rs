@@ -19,8 +19,8 @@ fn came(irqs: &[u32]) -> Vec<u64> {
     sums
 }
 
-/// Moves the interrupts of a real device, and restores them: only for a device that is named with an address
-/// reached through it, `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
+/// Moves the interrupts of a real device, and restores them: only for a device that is named with
+/// an address reached through it, `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
 #[test]
 fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
     let named = std::env::var("LINERATE_TEST_IRQ").unwrap_or_default();
@@ -57,8 +57,8 @@ fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
     assert_eq!(now, before);
 }
 
-/// Creates folders like the kernel's: a device with two queues, two irqs for each and one for changes, and
-/// irqbalance.
+/// Creates folders like the kernel's: a device with two queues, two irqs for each and one for
+/// changes, and irqbalance.
 fn machine() -> Scratch {
     let at = Scratch::new();
     let write = |file: &str, text: &str| drop(at.file(file, text));

@@ -8,7 +8,8 @@ use super::Machine;
 /// Refuses some places, by the number of the call.
 type Refusal = fn(&[Option<usize>], usize) -> Option<Code>;
 
-/// A gauge that tells the readings of `read`: of the original places or of others, and by their number there.
+/// A gauge that tells the readings of `read`: of the original places or of others, and by their
+/// number there.
 struct Script<F> {
     read: F,
     now: Places,
@@ -85,7 +86,8 @@ fn worker_that_does_not_obey_ends_the_search() {
 
 #[test]
 fn original_places_that_are_refused_end_the_search() {
-    // The first calls set places that are tried; later ones set the original places for the comparison.
+    // The first calls set places that are tried; later ones set the original places for the
+    // comparison.
     let refuse = |places: &[Option<usize>], n| (places[0].is_none() && n < 4).then_some(Code::Cpu);
     let read = |is_original: bool, _: usize| Some(if is_original { 100.0 } else { 50.0 });
     assert_eq!(search(refuse, read).unwrap_err().code, Code::Cpu);

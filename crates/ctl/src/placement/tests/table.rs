@@ -1,5 +1,5 @@
-//! Tests of what a search keeps, on a table of costs: places that no neighbour leads to, disturbed readings, and places
-//! that are refused at the end.
+//! Tests of what a search keeps, on a table of costs: places that no neighbour leads to, disturbed
+//! readings, and places that are refused at the end.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The reverts of changes that are not kept: orders them when their time has come, and reads their answers.
+//! The reverts of changes that are not kept: orders them when their time has come, and reads their
+//! answers.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,8 @@ impl Target {
         self.reverts.next().map(|at| self.paused.map_or(at, |paused| at.max(paused)))
     }
 
-    /// Reverts the changes whose time has come; tries again after `pause` for a worker with too many orders.
+    /// Reverts the changes whose time has come; tries again after `pause` for a worker with too
+    /// many orders.
     pub fn revert(&mut self, now: Instant, pause: Duration) {
         self.settle(now);
         if self.paused.is_some_and(|until| now < until) {
@@ -87,8 +89,8 @@ impl Target {
         !self.reverting.is_empty()
     }
 
-    /// Records the reverts that workers have executed since the last call, and withdraws those that are late, as of a
-    /// worker that has ended: they are tried again.
+    /// Records the reverts that workers have executed since the last call, and withdraws those that
+    /// are late, as of a worker that has ended: they are tried again.
     pub fn settle(&mut self, now: Instant) {
         let reverts = &mut self.reverts;
         self.reverting.retain(|Reverting { key, serial, orders, until }| {

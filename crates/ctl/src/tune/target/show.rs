@@ -1,4 +1,5 @@
-//! The document of `show`: the ports with their settings and counts, and the drops of the whole run.
+//! The document of `show`: the ports with their settings and counts, and the drops of the whole
+//! run.
 
 use std::collections::BTreeMap;
 

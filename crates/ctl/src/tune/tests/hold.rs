@@ -13,7 +13,8 @@ use linerate_skb::{Batch, Local, Moved};
 use super::{LONG, change, shown};
 use crate::tune::target::Target;
 
-/// The hold of a device that refuses each change; by then the worker has executed the orders given before.
+/// The hold of a device that refuses each change; by then the worker has executed the orders given
+/// before.
 #[derive(Debug, Default)]
 struct Refusing {
     polls: AtomicU64,
@@ -106,7 +107,8 @@ fn held_by(ops: Box<dyn QueueOps>, device: Arc<dyn HoldControl>) -> Result<Box<d
     Ok(Box::new(Wrapped::around(ops, HeldBy(device))))
 }
 
-/// Returns an engine whose western queues have devices of their own: only the first changes its hold.
+/// Returns an engine whose western queues have devices of their own: only the first changes its
+/// hold.
 fn first_only(west: &str, east: &str) -> Engine {
     let opened = AtomicU64::new(0);
     let engine = Engine::builder().port("west", west).port("east", east).wire("west", "east");

@@ -1,4 +1,5 @@
-//! Tests changes of one setting that overlap: which value stays, and to which value a temporary one is reverted.
+//! Tests changes of one setting that overlap: which value stays, and to which value a temporary one
+//! is reverted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,8 +125,8 @@ impl Stage for Gate {
     }
 }
 
-/// Returns a run of two workers, each with one queue of the port `west`. The second worker stands still until the
-/// flag is set.
+/// Returns a run of two workers, each with one queue of the port `west`. The second worker stands
+/// still until the flag is set.
 fn two_workers() -> (Target, Running, Arc<AtomicBool>) {
     let open = Arc::<AtomicBool>::default();
     let gate = open.clone();
@@ -163,7 +164,8 @@ fn change_that_one_of_two_workers_has_made_is_reverted() {
     running.stop(LONG).check().unwrap();
 }
 
-/// The first worker may execute the order before the second one refuses it, or not: this is tried until it does.
+/// The first worker may execute the order before the second one refuses it, or not: this is tried
+/// until it does.
 #[test]
 fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
     let ((mut target, running, open), now) = (two_workers(), Instant::now());
@@ -338,7 +340,8 @@ fn revert_waits_until_the_orders_of_a_postponed_change_are_over() {
     assert_eq!(reverts.next(), Some(now + 2 * SECOND));
 }
 
-/// Returns a setting and values for it: the one before any change, and those with the numbers 1 to 3.
+/// Returns a setting and values for it: the one before any change, and those with the numbers 1 to
+/// 3.
 fn values() -> (Key, [Ordered; 4]) {
     (Key::Worker(0), [None, Some(1), Some(2), Some(3)].map(Ordered::Cpu))
 }

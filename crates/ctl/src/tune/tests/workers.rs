@@ -1,4 +1,5 @@
-//! Tests changes of the workers on a program's own threads: of one of two workers, and of one that has ended.
+//! Tests changes of the workers on a program's own threads: of one of two workers, and of one that
+//! has ended.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use linerate_testing::may_pin;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns two workers, each with one queue of the port `west`, and the target of a socket that controls the second
-/// worker only.
+/// Returns two workers, each with one queue of the port `west`, and the target of a socket that
+/// controls the second worker only.
 fn second_of_two() -> (Target, Vec<Worker>) {
     let engine = Engine::builder().port("east", "null:,queues=2").port("west", "null:,queues=2");
     let engine = engine.wire("east", "west").workers(2).build().unwrap();

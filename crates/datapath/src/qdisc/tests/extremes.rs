@@ -86,7 +86,8 @@ fn limits_of_zero_hold_a_packet_or_no_byte() {
     }
 }
 
-/// Calls much later, as a worker that had no CPU; a program may also pass an earlier time than before.
+/// Calls much later, as a worker that had no CPU; a program may also pass an earlier time than
+/// before.
 #[test]
 fn clock_that_jumps_loses_nothing_and_gives_no_more_than_a_burst() {
     for which in 0..2 {

@@ -1,4 +1,5 @@
-//! Tests fair queueing against a sender with very many flows, and a rate for each source against several senders.
+//! Tests fair queueing against a sender with very many flows, and a rate for each source against
+//! several senders.
 
 use super::*;
 
@@ -39,8 +40,8 @@ fn flow_that_sends_on_loses_before_flows_with_a_packet_each_also_without_a_searc
     let mut flood = Flood::new(640);
     let drops: usize = (0..645).map(|queue| flood.put(queue)).sum();
     assert_eq!((drops, flood.0.qdisc.searches()), (5, 1));
-    // The queues from 5 on have a packet each. Four packets join the one of queue 600, and one of that queue is
-    // dropped for each.
+    // The queues from 5 on have a packet each. Four packets join the one of queue 600, and one of
+    // that queue is dropped for each.
     let drops: usize = (0..4).map(|_| flood.put(600)).sum();
     assert_eq!((drops, flood.0.qdisc.searches()), (4, 1));
     let Flood(Bench { qdisc, mem, start, .. }) = &mut flood;
@@ -132,7 +133,8 @@ fn flow_alone_holds_half_of_the_bytes_for_all() {
     let limit = Limit::packets(1000).and_bytes(10_000);
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 9).limits(limit, 64));
     bench.put([(1, 500); 20]);
-    // The tenth packet comes to 4500 bytes when 5000 are left with it; the next one to 5000 when 4500 are left.
+    // The tenth packet comes to 4500 bytes when 5000 are left with it; the next one to 5000 when
+    // 4500 are left.
     assert_eq!(bench.qdisc.counts().held, Moved { packets: 10, bytes: 5000 });
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 10);
 }

@@ -130,8 +130,8 @@ fn packet_that_is_refused_alone_gets_the_next_one_behind_it() {
     assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 1);
 }
 
-/// A device that does not send at once what its driver has accepted: the driver offers it again when it is armed, from
-/// `retry_at` on.
+/// A device that does not send at once what its driver has accepted: the driver offers it again
+/// when it is armed, from `retry_at` on.
 struct LateQueue {
     ring: Batch,
     mem: Local,
@@ -185,7 +185,8 @@ fn loop_that_waits_on_a_shaped_port_lets_its_driver_offer_accepted_packets_again
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.ledger().sent == 0 {
         assert!(Instant::now() < deadline, "{}", pool.ledger());
-        // The example's loop, but for this limit: nothing else ends the sleep after the packet was sent.
+        // The example's loop, but for this limit: nothing else ends the sleep after the packet was
+        // sent.
         let time = wan.timeout(Instant::now()).unwrap_or(Duration::from_millis(20));
         wait_any(&mut [wan.port(), &mut lan], Some(time)).unwrap();
         lan.rx(&mut batch);

@@ -5,7 +5,8 @@ use linerate_skb::{Offload, Trust};
 
 use super::*;
 
-/// A packet that left: its source, its number in the stream, its length in bytes, and the time in µs.
+/// A packet that left: its source, its number in the stream, its length in bytes, and the time in
+/// µs.
 type Gone = (u8, u32, usize, u64);
 
 /// Returns a superframe of TCP from host `src`, with `payload` bytes in segments of `gso_size`.
@@ -244,7 +245,8 @@ fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
     bench.check();
 }
 
-/// Returns the time in µs at which a flow of `FlowTbf` is served that is due at `due_us`: in the next slot of the wheel.
+/// Returns the time in µs at which a flow of `FlowTbf` is served that is due at `due_us`: in the
+/// next slot of the wheel.
 fn slot_us(due_us: u64) -> u64 {
     (due_us * 1000 / 16_384 + 1) * 16_384 / 1000
 }
@@ -370,7 +372,8 @@ fn superframe_of_a_flow_stays_whole_if_the_pool_has_too_few_frames() {
 
 #[test]
 fn flow_that_has_not_paid_for_its_superframe_is_evicted_after_those_that_have() {
-    // The segments are longer than the burst: each superframe leaves whole, and takes 4770 us to pay.
+    // The segments are longer than the burst: each superframe leaves whole, and takes 4770 us to
+    // pay.
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1053, 2));
     for src in [1, 2] {
         put_superframe(&mut bench, src, if src == 1 { 4500 } else { 0 }, 1000);
