@@ -1,10 +1,11 @@
 //! Cost of transmit preparation for a packet whose checksum or segmentation is left to the device.
 //!
-//! Input: UDP packets of 1514 bytes with a partial checksum, and TCP superframes of 16 segments of 1448 bytes,
-//! allocated, filled and sent by one queue, 64 frames a turn. `xdp` (real AF_XDP in copy mode) and `memif`
-//! (copy mode) compute checksums and cut superframes in software; `packet` and `tap` pass both on in a virtio
-//! header; `packet,vnet=off` computes the checksum (`packet_finish`). `xdp_plain` has nothing to prepare.
-//! The interfaces live in a network namespace of this process. The kernel's instructions are not counted.
+//! Input: UDP packets of 1514 bytes with a partial checksum, and TCP superframes of 16 segments of
+//! 1448 bytes, allocated, filled and sent by one queue, 64 frames a turn. `xdp` (real AF_XDP in
+//! copy mode) and `memif` (copy mode) compute checksums and cut superframes in software; `packet`
+//! and `tap` pass both on in a virtio header; `packet,vnet=off` computes the checksum
+//! (`packet_finish`). `xdp_plain` has nothing to prepare. The interfaces live in a network
+//! namespace of this process. The kernel's instructions are not counted.
 //!
 //! Prediction, in instructions (`cargo xtask count`): a checksum of 1480 bytes costs less than one
 //! instruction a byte more than `xdp_plain`; a segment twice its checksum, for two copies.

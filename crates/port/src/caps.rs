@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Capabilities of a queue, which decide what work the layers above its driver do.
 ///
-/// A driver names what differs from the default, which is right for a device that copies and does nothing
-/// with a packet but send it: `Caps { rx_ring_len: Some(256), ..Caps::default() }`.
+/// A driver names what differs from the default, which is right for a device that copies and does
+/// nothing with a packet but send it: `Caps { rx_ring_len: Some(256), ..Caps::default() }`.
 ///
 /// Ring lengths may change with each connection of a queue; the rest is the same for life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct Caps {
     pub copies: Copies,
     /// Most packets that can wait in the queue's receive ring; `None` if unknown.
     pub rx_ring_len: Option<u32>,
-    /// The packets that the device gathers by itself before it signals them. A hold that gathers no more would save no
-    /// wake-up.
+    /// The packets that the device gathers by itself before it signals them. A hold that gathers no
+    /// more would save no wake-up.
     pub rx_gathers: Gathers,
     /// True if a caller that waits for transmit room should sleep in
     /// [`QueueOps::arm`](crate::QueueOps::arm): the device signals room, or continues to send only
@@ -27,11 +27,13 @@ pub struct Caps {
     pub checksum: TxOffload,
     /// Superframes that the device cuts into segments; all others are cut before they are sent.
     pub gso: TxOffload,
-    /// True if the queue passes a VLAN tag on in the packet's metadata ([`Skb::vlan`](linerate_skb::Skb::vlan)); if
-    /// false, the tag is inserted into the packet's bytes before the packet is sent.
+    /// True if the queue passes a VLAN tag on in the packet's metadata
+    /// ([`Skb::vlan`](linerate_skb::Skb::vlan)); if false, the tag is inserted into the packet's
+    /// bytes before the packet is sent.
     pub keeps_vlan: bool,
-    /// True if `xmit` stops at the first packet whose offload it cannot do, or whose VLAN tag is in the metadata, and
-    /// leaves that packet at the front of the batch, so that callers need not search the batch for such packets.
+    /// True if `xmit` stops at the first packet whose offload it cannot do, or whose VLAN tag is in
+    /// the metadata, and leaves that packet at the front of the batch, so that callers need not
+    /// search the batch for such packets.
     pub stops_at_offloads: bool,
     /// Origin of the packets received from the queue.
     pub origin: Origin,
@@ -61,11 +63,12 @@ impl Default for Caps {
     }
 }
 
-/// The packets that a device gathers by itself before it signals them: those of a time, or of a number of bytes.
+/// The packets that a device gathers by itself before it signals them: those of a time, or of a
+/// number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gathers {
-    /// The longest time for which it keeps a packet back, or less if it counts in coarser units; zero if it signals
-    /// each.
+    /// The longest time for which it keeps a packet back, or less if it counts in coarser units;
+    /// zero if it signals each.
     pub time: Duration,
     /// Number of bytes after which it signals earlier.
     pub bytes: u32,

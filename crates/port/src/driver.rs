@@ -70,8 +70,8 @@ pub struct DriverFlags {
     pub generates: bool,
     /// True if the name `-` means the standard input or output.
     pub pipes: bool,
-    /// True if a port leaves the bytes of its packets unwritten: they are the previous content of the
-    /// frame. An engine does not join such a port with one that has an `interface`.
+    /// True if a port leaves the bytes of its packets unwritten: they are the previous content of
+    /// the frame. An engine does not join such a port with one that has an `interface`.
     pub unwritten: bool,
     /// True if a port sends through a network interface of this machine.
     pub interface: bool,
@@ -92,9 +92,9 @@ pub struct OnMachine {
     /// The text of a port for a trial, to be opened in a network namespace where `v0` and `v1` are
     /// the ends of a veth; empty if a trial is impossible.
     pub trial: &'static str,
-    /// Options of a port that tries the link of an interface and takes no traffic from others. A text that
-    /// is only an interface's name gets these options; the trial may take the link down, and may send a
-    /// request to a neighbour. Empty if the driver tries no link.
+    /// Options of a port that tries the link of an interface and takes no traffic from others. A
+    /// text that is only an interface's name gets these options; the trial may take the link down,
+    /// and may send a request to a neighbour. Empty if the driver tries no link.
     pub link_trial: &'static str,
     /// Versions of Linux whose features ports use, each with what an older version lacks.
     pub kernels: &'static [((u32, u32), &'static str)],
@@ -120,8 +120,9 @@ pub trait Driver: Sync {
         OnMachine::default()
     }
 
-    /// Returns the texts of two ports that connect two processes at `place`: the first port listens, and reads
-    /// the packets of the second without a copy. `None` if ports reach no other process.
+    /// Returns the texts of two ports that connect two processes at `place`: the first port
+    /// listens, and reads the packets of the second without a copy. `None` if ports reach no other
+    /// process.
     fn between_processes(&self, _place: &str) -> Option<[String; 2]> {
         None
     }
@@ -173,14 +174,15 @@ pub trait Plan {
         None
     }
 
-    /// Returns the name of the interface whose interrupts deliver the port's packets, if there is one.
+    /// Returns the name of the interface whose interrupts deliver the port's packets, if there is
+    /// one.
     fn interface(&self) -> Option<&str> {
         None
     }
 
     /// Examines whether the port of `spec` can be opened on this machine and in which mode, by the
-    /// trials that `how` allows, and undoes every change. A port without findings is tried by opening
-    /// it.
+    /// trials that `how` allows, and undoes every change. A port without findings is tried by
+    /// opening it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
@@ -318,8 +320,8 @@ impl<'a> OpenContext<'a> {
         self.pool
     }
 
-    /// Returns one end of the pair `name`. The first call makes both ends and returns one; the second
-    /// call returns the other.
+    /// Returns one end of the pair `name`. The first call makes both ends and returns one; the
+    /// second call returns the other.
     ///
     /// # Errors
     /// Those of `make`.

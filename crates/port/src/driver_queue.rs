@@ -69,7 +69,8 @@ impl DriverQueue {
         let budget = budget.min(batch.spare());
         let before = batch.len();
         let moved = self.ops.rx(mem, batch, budget);
-        // Count the packets in the batch, not the number that the driver returned: the ledger counts packets.
+        // Count the packets in the batch, not the number that the driver returned: the ledger
+        // counts packets.
         let n = batch.len().saturating_sub(before);
         debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
         if n > 0 && self.origin == Origin::Device {
@@ -119,8 +120,8 @@ impl DriverQueue {
     }
 
     /// Prepares and sends packets from the front of `batch`, and counts them; returns how many
-    /// packets the device accepted. A call with an empty batch sends those that wait in the preparation, and lets
-    /// wrappers send those that they withhold.
+    /// packets the device accepted. A call with an empty batch sends those that wait in the
+    /// preparation, and lets wrappers send those that they withhold.
     #[inline]
     pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
         if batch.is_empty() && !self.prep.is_busy() && self.ops.withheld() == 0 {
@@ -201,8 +202,8 @@ impl DriverQueue {
         self.ops.health_kind()
     }
 
-    /// Returns the driver's counters; the copied bytes include those of segments and of packets of other pools.
-    /// Packets that the device has lost since the last call no longer count as sent.
+    /// Returns the driver's counters; the copied bytes include those of segments and of packets of
+    /// other pools. Packets that the device has lost since the last call no longer count as sent.
     pub fn counters(&mut self) -> Counters {
         let mut counters = self.ops.counters();
         let (lost, before) = (counters.tx_lost, self.tx_lost);
@@ -212,7 +213,8 @@ impl DriverQueue {
             self.tx_lost = lost;
         }
         let (prepared, by_driver) = (self.prep.copied_bytes(), &mut counters.driver.copied_bytes);
-        // A driver that copies nothing reports `None`; count from 0 then, because the preparation copies.
+        // A driver that copies nothing reports `None`; count from 0 then, because the preparation
+        // copies.
         *by_driver = by_driver.or(self.prep.has_border().then_some(0)).map(|n| n + prepared);
         counters
     }

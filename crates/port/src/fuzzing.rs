@@ -1,7 +1,8 @@
-//! A packet whose headers and offload are fuzzed, on its way to a device that does all offloads, some, or none.
+//! A packet whose headers and offload are fuzzed, on its way to a device that does all offloads,
+//! some, or none.
 //!
-//! For the fuzz target and the tests. No device and no kernel: the preparation of packets runs as it is, in front of a
-//! device that keeps what it gets.
+//! For the fuzz target and the tests. No device and no kernel: the preparation of packets runs as
+//! it is, in front of a device that keeps what it gets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,7 +20,8 @@ use crate::want::Want;
 
 /// Bytes in front of the frame: the kind of the run, the MTU, and the kernel's offload header.
 const HEAD_BYTES: usize = 13;
-/// Number of frames in the pool of a run: enough for the longest packet, and for a batch of segments.
+/// Number of frames in the pool of a run: enough for the longest packet, and for a batch of
+/// segments.
 const FRAMES: u32 = 256;
 /// Length in bytes of the longest frame that is sent.
 const LONGEST_BYTES: usize = 1 << 16;
@@ -74,13 +76,14 @@ impl AsFd for Device {
 
 /// Sends a packet of fuzzed bytes; returns how many packets left.
 ///
-/// The first byte of `script` selects what the device does, whether a peer can write the packet, and the place that it
-/// comes from. Two bytes are the MTU, ten the offload header, and the rest is the frame.
+/// The first byte of `script` selects what the device does, whether a peer can write the packet,
+/// and the place that it comes from. Two bytes are the MTU, ten the offload header, and the rest is
+/// the frame.
 ///
 /// # Panics
-/// If a packet is neither sent nor dropped, if another byte than a checksum changes, if a completed checksum is wrong,
-/// or if segments are not the parts of their superframe;
-/// and without memory or descriptors for the run.
+/// If a packet is neither sent nor dropped, if another byte than a checksum changes, if a completed
+/// checksum is wrong, or if segments are not the parts of their superframe; and without memory or
+/// descriptors for the run.
 pub fn offloads(script: &[u8]) -> usize {
     let Some((&[kind, mtu_low, mtu_high, header @ ..], frame)) =
         script.split_first_chunk::<HEAD_BYTES>()
@@ -180,12 +183,14 @@ impl Run {
         device.sent.len()
     }
 
-    /// Returns the packets whose offload the device does, of those with the kind of work that this packet has.
+    /// Returns the packets whose offload the device does, of those with the kind of work that this
+    /// packet has.
     fn by(&self) -> TxOffload {
         if self.offload.is_gso() { self.gso } else { self.checksum }
     }
 
-    /// Checks that the device does such work, and that a kernel's packet leaves it no work outside of its bytes.
+    /// Checks that the device does such work, and that a kernel's packet leaves it no work outside
+    /// of its bytes.
     fn check_left(&self, frame: &[u8]) {
         assert!(!self.offload.is_pending() || self.by() != TxOffload::None);
         let Offload { csum_start, csum_offset, .. } = self.offload;
@@ -216,12 +221,13 @@ impl Run {
         }
     }
 
-    /// Checks that the segments have the payload in order, each with headers of the same length, and right lengths,
-    /// numbers and checksums.
+    /// Checks that the segments have the payload in order, each with headers of the same length,
+    /// and right lengths, numbers and checksums.
     fn check_cut(&self, frame: &[u8], segments: &[Vec<u8>]) {
         let (first, gso_size) = (segments[0].len(), usize::from(self.offload.gso_size));
         let headers = match segments.len() {
-            // No header of TCP or UDP is longer; without its place nothing tells where the payload begins.
+            // No header of TCP or UDP is longer; without its place nothing tells where the payload
+            // begins.
             1 if self.offload.needs_checksum() => {
                 first.min(usize::from(self.offload.csum_start) + 60)
             }
@@ -246,7 +252,8 @@ impl Run {
     }
 }
 
-/// Checks the header of TCP or UDP after Ethernet and IPv4 in a segment whose payload begins at `done` in its superframe.
+/// Checks the header of TCP or UDP after Ethernet and IPv4 in a segment whose payload begins at
+/// `done` in its superframe.
 fn check_transport(frame: &[u8], segment: &[u8], done: usize) {
     if let Ok(tcp) = tcp(segment) {
         assert!(tcp.checksum_ok());

@@ -13,15 +13,15 @@ pub enum Health {
     Finished,
     /// The device is down, but may recover.
     Down(Error),
-    /// The device works, but the pool had no frame for waiting packets: the error says how many packets
-    /// the program holds.
+    /// The device works, but the pool had no frame for waiting packets: the error says how many
+    /// packets the program holds.
     Starved(Error),
     /// The device is gone or has failed for good.
     Failed(Error),
 }
 
-/// A [`Health`] without its error. Several queues together have the least state of them: trouble comes
-/// first, and the end last, so that a port has ended only if all its queues have.
+/// A [`Health`] without its error. Several queues together have the least state of them: trouble
+/// comes first, and the end last, so that a port has ended only if all its queues have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum HealthKind {
@@ -72,7 +72,8 @@ impl Health {
     /// Returns an error, for `?`, if something is wrong with the device.
     ///
     /// # Errors
-    /// Returns the error of a device that is down or has failed, or of one that works and had no frame for waiting packets.
+    /// Returns the error of a device that is down or has failed, or of one that works and had no
+    /// frame for waiting packets.
     pub fn check(self) -> Result<()> {
         match self {
             Health::Up | Health::Finished => Ok(()),

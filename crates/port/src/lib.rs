@@ -2,8 +2,9 @@
 //!
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
-//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`]: what a queue does is
-//! calls, what it is are [`Caps`]. Everything that applications see is made from those here, once.
+//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`]: what a queue does
+//! is calls, what it is are [`Caps`]. Everything that applications see is made from those here,
+//! once.
 //!
 //! ```text
 //!  Port ─┬─ Queue ── DriverQueue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch

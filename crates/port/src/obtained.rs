@@ -37,7 +37,8 @@ pub struct Obtained {
     /// The filter that selects the packets of the port, in the syntax of port texts; empty if the
     /// port takes all packets.
     pub filter: String,
-    /// Features that were requested, or would be better, and are not available; each with its reason.
+    /// Features that were requested, or would be better, and are not available; each with its
+    /// reason.
     pub refused: Vec<String>,
 }
 

@@ -38,10 +38,12 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it. [`Registry`] lists the drivers.
+    /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it. [`Registry`]
+    /// lists the drivers.
     ///
-    /// What one port receives and another sends is copied where the two have pools of their own: for a
-    /// forwarder, open the second by [`Port::open_with`] and the first one's [`pool`](Port::pool).
+    /// What one port receives and another sends is copied where the two have pools of their own:
+    /// for a forwarder, open the second by [`Port::open_with`] and the first one's
+    /// [`pool`](Port::pool).
     ///
     /// # Errors
     /// What could not be opened, why, and what to do about it.
@@ -208,8 +210,9 @@ impl Port {
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
     ///
-    /// A packet of another pool than the port's is copied where the device reads packets in its pool only
-    /// (xdp, memif): [`Port::driver_counts`] has the bytes, and [`Port::open_with`] makes two ports share a pool.
+    /// A packet of another pool than the port's is copied where the device reads packets in its
+    /// pool only (xdp, memif): [`Port::driver_counts`] has the bytes, and [`Port::open_with`] makes
+    /// two ports share a pool.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
         // Only one queue sends, so that packets stay in order.
         self.queues.first_mut().map_or(0, |q| q.xmit(batch))
@@ -228,19 +231,19 @@ impl Port {
         self.queues.first().map_or(0, Queue::waiting)
     }
 
-    /// Takes back the packets that the devices of all queues have sent; returns how many packets they still hold, as
-    /// [`Queue::reap`] does.
+    /// Takes back the packets that the devices of all queues have sent; returns how many packets
+    /// they still hold, as [`Queue::reap`] does.
     ///
-    /// Call it before the port is dropped to wait until everything has left. Sleep between the calls, and limit the
-    /// time: a slow device may hold packets for long.
+    /// Call it before the port is dropped to wait until everything has left. Sleep between the
+    /// calls, and limit the time: a slow device may hold packets for long.
     pub fn reap(&mut self) -> usize {
         self.queues.iter_mut().map(Queue::reap).sum()
     }
 
     /// Makes the queues' descriptors readable when `want` occurs; returns false if it has already
     /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
-    /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses: for [`Want::Room`] the
-    /// others are not armed, and their descriptors may stay readable.
+    /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses: for
+    /// [`Want::Room`] the others are not armed, and their descriptors may stay readable.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         let mut queues = self.queues.iter_mut();
@@ -263,12 +266,14 @@ impl Port {
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
     /// or if a [waker](Port::waker) was used.
     ///
-    /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
-    /// `while port.wait(None)? { … }` ends with it. A signal does not end it: its handler has a waker for that.
+    /// Without a time, false says that the source has ended and everything was received, if nobody
+    /// has a waker: `while port.wait(None)? { … }` ends with it. A signal does not end it: its
+    /// handler has a waker for that.
     ///
     /// # Errors
-    /// Those of a device that has failed for good, each time, and those of poll(2). A device that goes down
-    /// may come back: true, once, so that the program looks at [`Port::health`]; then this call sleeps.
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that
+    /// goes down may come back: true, once, so that the program looks at [`Port::health`]; then
+    /// this call sleeps.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
@@ -277,8 +282,9 @@ impl Port {
     /// [`Port::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
-    /// As [`Port::wait`]. A device that has failed drops all that it is given, so room in it means nothing: a wait for
-    /// [`Want::Room`] returns its error at once, one for [`Want::Both`] once everything was received.
+    /// As [`Port::wait`]. A device that has failed drops all that it is given, so room in it means
+    /// nothing: a wait for [`Want::Room`] returns its error at once, one for [`Want::Both`] once
+    /// everything was received.
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         wait_on(&mut [self], want, timeout)
     }
@@ -337,8 +343,8 @@ impl Port {
         sum
     }
 
-    /// Returns the drivers' counts since the port was opened, summed over all queues: bytes copied, causes of
-    /// losses.
+    /// Returns the drivers' counts since the port was opened, summed over all queues: bytes copied,
+    /// causes of losses.
     pub fn driver_counts(&mut self) -> DriverCounts {
         let mut sum = DriverCounts::default();
         for counts in self.queues.iter_mut().map(Queue::driver_counts) {
@@ -361,8 +367,8 @@ impl Port {
     }
 
     /// Returns the descriptor of each queue, for the program's own poller: readable after
-    /// [`Port::arm`] has returned true and an event has occurred. After an `arm` for [`Want::Room`] poll the
-    /// first one only: packets that wait in the other queues would end each sleep at once.
+    /// [`Port::arm`] has returned true and an event has occurred. After an `arm` for [`Want::Room`]
+    /// poll the first one only: packets that wait in the other queues would end each sleep at once.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(|queue| queue.as_fd())
     }

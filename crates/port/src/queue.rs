@@ -52,9 +52,10 @@ impl Queue {
 
     /// Returns the queue with its driver wrapped by `wrap`: see [`crate::wrap`].
     ///
-    /// Shape:  hot list, packet counters and moderation stay; the descriptor becomes the wrapper's, so wrap
-    ///         a queue before it is polled for. Wrap it before it sends, too: packets that [wait](Queue::waiting)
-    ///         in it are dropped as `stopped`, and the bytes copied for segments and tags begin at 0 again.
+    /// Shape:  hot list, packet counters and moderation stay; the descriptor becomes the wrapper's,
+    ///         so wrap a queue before it is polled for. Wrap it before it sends, too: packets that
+    ///         [wait](Queue::waiting) in it are dropped as `stopped`, and the bytes copied for
+    ///         segments and tags begin at 0 again.
     ///
     /// # Errors
     /// Those of `wrap`; the queue is closed then.
@@ -67,13 +68,13 @@ impl Queue {
 
     /// Receives as many packets as `batch` has room for; returns how many arrived.
     ///
-    /// A full batch receives nothing, and the packets that wait in the device make [`Queue::wait`] return at
-    /// once: empty the batch before the next call.
+    /// A full batch receives nothing, and the packets that wait in the device make [`Queue::wait`]
+    /// return at once: empty the batch before the next call.
     ///
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
-    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::rx_missed`], what waits for
-    ///         want of a frame in [`QueueCounts::rx_nombuf`] and [`Health::Starved`].
+    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::rx_missed`], what waits
+    ///         for want of a frame in [`QueueCounts::rx_nombuf`] and [`Health::Starved`].
     /// Cost:   as the driver's: no syscall where a ring is mapped, one a packet on a TAP.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         if self.sleep != Sleep::Awake {
@@ -88,28 +89,30 @@ impl Queue {
         n
     }
 
-    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order. A packet that a
-    /// driver multiplies counts as its copies: the batch's length says what left.
+    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order. A
+    /// packet that a driver multiplies counts as its copies: the batch's length says what left.
     ///
-    /// What the device does not do is done first: a missing checksum is computed, a superframe is cut. It
-    /// counts as its segments, when they leave; those for which there is no room yet go with the next call.
+    /// What the device does not do is done first: a missing checksum is computed, a superframe is
+    /// cut. It counts as its segments, when they leave; those for which there is no room yet go
+    /// with the next call.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
         self.ops.xmit(&mut self.mem, batch)
     }
 
     /// Returns the packets that left a batch and wait in the queue for room or for a frame: the
-    /// segments of a superframe that did not all fit. The next [`Queue::xmit`] sends them first, also
-    /// with an empty batch.
+    /// segments of a superframe that did not all fit. The next [`Queue::xmit`] sends them first,
+    /// also with an empty batch.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.ops.waiting()
     }
 
-    /// Takes back the packets that the device has sent; returns how many packets the device still holds. It
-    /// holds none if the kernel copies packets when they are sent, as for `packet` and `tap`.
+    /// Takes back the packets that the device has sent; returns how many packets the device still
+    /// holds. It holds none if the kernel copies packets when they are sent, as for `packet` and
+    /// `tap`.
     ///
-    /// Sending does this too. Call it to wait until everything has left, or to get the frames back. Sleep
-    /// between the calls, and limit the time: a slow device may hold packets for long.
+    /// Sending does this too. Call it to wait until everything has left, or to get the frames back.
+    /// Sleep between the calls, and limit the time: a slow device may hold packets for long.
     pub fn reap(&mut self) -> usize {
         self.ops.reap(&mut self.mem)
     }
@@ -131,7 +134,8 @@ impl Queue {
         self.ops.moderator().moderated()
     }
 
-    /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last receive.
+    /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last
+    /// receive.
     ///
     /// Cost: what the driver's answer costs; a look at the pool's books if it starves.
     #[must_use]
@@ -194,7 +198,8 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Returns the error of a queue without frames, which has the number of packets that the program holds.
+/// Returns the error of a queue without frames, which has the number of packets that the program
+/// holds.
 #[cold]
 fn starved(pool: &Pool) -> Error {
     let ledger = pool.ledger();
@@ -202,7 +207,8 @@ fn starved(pool: &Pool) -> Error {
     no_frame(program, ledger.frames)
 }
 
-/// Returns the error of a queue without frames, if the program holds `program` packets of a pool of `frames`.
+/// Returns the error of a queue without frames, if the program holds `program` packets of a pool of
+/// `frames`.
 fn no_frame(program: u64, frames: u64) -> Error {
     let (held, fix) = match program {
         0 => (

@@ -23,27 +23,31 @@ pub trait QueueOps: AsFd + Send {
     /// Shape:  device -> out[len..len+n], n <= budget, in the device's order; caller owns them.
     /// Units:  packets, and their bytes as [`Skb::len`](linerate_skb::Skb::len) counts them.
     /// Errors: none; what cannot be received is counted in `mem`'s ledger, with its reason.
-    /// Cost:   no allocation; syscalls for as many packets as the device gives at a time, none in a ring that is mapped.
+    /// Cost:   no allocation; syscalls for as many packets as the device gives at a time, none in a
+    ///         ring that is mapped.
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
 
     /// Sends packets from the front of `batch`; packets that do not fit stay, in order.
     ///
     /// Shape:  batch[0..n) -> device (freed as sent); batch[n..) stays the caller's. What can never
-    ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch too.
-    /// Units:  packets; one that the driver multiplies counts as its copies: the batch's length says
-    ///         what left.
-    /// Cost:   one doorbell for as many packets as the device takes at a time: for one with a ring, all that have room.
+    ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch
+    ///         too.
+    /// Units:  packets; one that the driver multiplies counts as its copies: the batch's length
+    ///         says what left.
+    /// Cost:   one doorbell for as many packets as the device takes at a time: for one with a ring,
+    ///         all that have room.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
 
     /// Makes the descriptor readable when the wanted event occurs; returns false if it has occurred
     /// already.
     ///
-    /// Shape:  false: poll now; true: it is safe to sleep on the descriptor, no event is missed. Packets
-    ///         that came since the last `rx` are reported in either way: by false, or by true and a
-    ///         descriptor that is readable at once. Packets that an `rx` left there, and room, are
-    ///         reported by false alone: an edge-triggered poller (mio, tokio) sees each event once.
-    /// Errors: a device in trouble counts as an event: false, and see `health`. So does the end of a
-    ///         device that will receive nothing more: false once after it, whatever is wanted, so
+    /// Shape:  false: poll now; true: it is safe to sleep on the descriptor, no event is missed.
+    ///         Packets that came since the last `rx` are reported in either way: by false, or by
+    ///         true and a descriptor that is readable at once. Packets that an `rx` left there, and
+    ///         room, are reported by false alone: an edge-triggered poller (mio, tokio) sees each
+    ///         event once.
+    /// Errors: a device in trouble counts as an event: false, and see `health`. So does the end of
+    ///         a device that will receive nothing more: false once after it, whatever is wanted, so
     ///         that the caller sees `health`; then true, so that the caller can sleep.
     /// Cost:   a syscall if what is wanted changed since the last time.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
@@ -92,13 +96,13 @@ pub trait QueueOps: AsFd + Send {
 
     /// Closes the device as dropping the queue does, so that [`counters`](QueueOps::counters) then
     /// counts the packets that are lost by it, as far as the driver can count them. Afterwards the
-    /// caller calls only `counters`, `caps` and `health`, and drops the queue. A worker that never ran
-    /// drops its queues without this call.
+    /// caller calls only `counters`, `caps` and `health`, and drops the queue. A worker that never
+    /// ran drops its queues without this call.
     ///
     /// Shape:  packets that the device has not sent -> dropped, and counted as
-    ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`); packets that it has received
-    ///         -> counted as [`rx_missed`](Counters::rx_missed) (`xdp`, `memif`). Other drivers lose
-    ///         received packets without counting them.
+    ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`); packets that it has
+    ///         received -> counted as [`rx_missed`](Counters::rx_missed) (`xdp`, `memif`). Other
+    ///         drivers lose received packets without counting them.
     /// Cost:   may wait until `until` for the device to send packets and to give up frames; a memif
     ///         client waits for its control thread for 50 ms even if `until` has passed.
     fn close(&mut self, until: Instant) {

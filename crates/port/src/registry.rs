@@ -6,8 +6,8 @@ use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
 use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, verbs, xdp};
 
-/// The drivers of this crate, in the order of the command's help; of other lists only the docs of [`Registry`] have all of
-/// them.
+/// The drivers of this crate, in the order of the command's help; of other lists only the docs of
+/// [`Registry`] have all of them.
 static DRIVERS: [&dyn Driver; 10] = [
     &xdp::XDP,
     &packet::Packet,
@@ -36,8 +36,8 @@ static DRIVERS: [&dyn Driver; 10] = [
 /// | `sink:`, `sink:blind` | frees all packets; without `blind` verifies those of `gen` |
 /// | `null:` | frees all packets, and returns packets with unwritten bytes: shows the cost of the path itself |
 ///
-/// A name before the text names the port: `west=xdp:eth0`. docs/which-port.md says when to use which, and docs/ports has
-/// all options. [`Registry::add`] adds a driver of the program's own.
+/// A name before the text names the port: `west=xdp:eth0`. docs/which-port.md says when to use
+/// which, and docs/ports has all options. [`Registry::add`] adds a driver of the program's own.
 #[derive(Clone)]
 pub struct Registry(Vec<&'static dyn Driver>);
 

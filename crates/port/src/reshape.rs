@@ -27,13 +27,15 @@ const TUNNEL_V6_UDP: u16 = 54;
 
 /// Methods that add and remove headers and change the length of payloads.
 ///
-/// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or the
-/// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that no port could cut
-/// then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a device, may be complete.
+/// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or
+/// the packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that no port could
+/// cut then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a
+/// device, may be complete.
 ///
-/// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What [`Reshape::push_vlan`],
-/// [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of it, so they move it into the bytes first.
-/// The headers of [`Reshape::push_ipv4`] and [`Reshape::push_ipv6`] lie inside it, so they leave it in the metadata.
+/// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What
+/// [`Reshape::push_vlan`], [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of
+/// it, so they move it into the bytes first. The headers of [`Reshape::push_ipv4`] and
+/// [`Reshape::push_ipv6`] lie inside it, so they leave it in the metadata.
 pub trait Reshape {
     /// Adds `tag` as the outermost VLAN tag.
     ///
@@ -43,8 +45,8 @@ pub trait Reshape {
     /// Removes the outermost VLAN tag, and returns it.
     ///
     /// # Errors
-    /// [`DropReason::UNWANTED`] without a tag; [`DropReason::UNSUPPORTED`] also for a tag in the metadata that
-    /// has another type than 802.1Q's or 802.1ad's; see the trait.
+    /// [`DropReason::UNWANTED`] without a tag; [`DropReason::UNSUPPORTED`] also for a tag in the
+    /// metadata that has another type than 802.1Q's or 802.1ad's; see the trait.
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
     /// Inserts an IPv4 header between the Ethernet header and its payload. The payload must be an
     /// IPv4 packet for [`Protocol::IPIP`] and an IPv6 packet for [`Protocol::IPV6`]; for other
@@ -77,7 +79,8 @@ pub trait Reshape {
     /// checksum is computed, or left to the device if no other checksum is left to it.
     ///
     /// # Errors
-    /// See the trait; [`DropReason::UNSUPPORTED`] also for a superframe without a checksum that is left to a device.
+    /// See the trait; [`DropReason::UNSUPPORTED`] also for a superframe without a checksum that is
+    /// left to a device.
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
     /// Puts the frame into a Geneve tunnel, by the rules of [`Reshape::push_vxlan`].
     ///
@@ -157,14 +160,14 @@ impl Reshape for Skb {
     }
 }
 
-/// Refuses a packet whose bytes could not be removed. Its first frame was just written, so this handle is
-/// the only one on it, and it has the bytes.
+/// Refuses a packet whose bytes could not be removed. Its first frame was just written, so this
+/// handle is the only one on it, and it has the bytes.
 fn removed(is_removed: bool) -> Result<(), DropReason> {
     if is_removed { Ok(()) } else { Err(DropReason::MALFORMED) }
 }
 
-/// Prepares a packet for one more header, if ports do not find its own headers behind that one, as `is_parsed` tells:
-/// completes SCTP's CRC. Other checksums are found by their offset.
+/// Prepares a packet for one more header, if ports do not find its own headers behind that one, as
+/// `is_parsed` tells: completes SCTP's CRC. Other checksums are found by their offset.
 ///
 /// # Errors
 /// `UNSUPPORTED` for a superframe, which needs its headers to be cut; those of the CRC.
@@ -195,7 +198,8 @@ fn pop_kept(skb: &mut Skb, tag: Vlan) -> Result<VlanTag, DropReason> {
     if skb.set_vlan(None) { Ok(popped) } else { Err(DropReason::NO_FRAME) }
 }
 
-/// Moves a VLAN tag from the metadata into the packet's bytes, and runs `change`, which adds a header outside of it.
+/// Moves a VLAN tag from the metadata into the packet's bytes, and runs `change`, which adds a
+/// header outside of it.
 fn around_tag(
     skb: &mut Skb,
     change: impl FnOnce(&mut Skb) -> Result<(), DropReason>,
@@ -267,8 +271,9 @@ fn push_tunnel(
     Err(DropReason::UNSUPPORTED)
 }
 
-/// Puts a superframe into a tunnel, if ports can cut it there. They give its segments an outer UDP checksum if the field is not
-/// 0: over IPv6 it has the sum of the pseudo header, as the kernel leaves it.
+/// Puts a superframe into a tunnel, if ports can cut it there. They give its segments an outer UDP
+/// checksum if the field is not 0: over IPv6 it has the sum of the pseudo header, as the kernel
+/// leaves it.
 ///
 /// Source: net/ipv6/ip6_checksum.c `udp6_set_csum`.
 fn push_around_superframe(

@@ -6,11 +6,12 @@
 //!                                                   numbers, flags and checksums
 //! ```
 //!
-//! Headers in front of that IP header (IPIP, 6in4, VXLAN, Geneve, GRE) get lengths, numbers and checksums of their own,
-//! too. Extension headers of IPv6 are repeated before each segment as they are.
+//! Headers in front of that IP header (IPIP, 6in4, VXLAN, Geneve, GRE) get lengths, numbers and
+//! checksums of their own, too. Extension headers of IPv6 are repeated before each segment as they
+//! are.
 //!
-//! Owners: the transmit preparation, which cuts as a device has room, and callers of [`cut`], which need the segments of a
-//! superframe all at once.
+//! Owners: the transmit preparation, which cuts as a device has room, and callers of [`cut`], which
+//! need the segments of a superframe all at once.
 //!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c,
 //! net/ipv4/gre_offload.c.
@@ -24,17 +25,18 @@ use crate::host::tunnel;
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
-/// Most segments of a superframe: 64 KiB in pieces of 32 bytes, less than the smallest that TCP sends. They bound the
-/// work of one packet.
+/// Most segments of a superframe: 64 KiB in pieces of 32 bytes, less than the smallest that TCP
+/// sends. They bound the work of one packet.
 pub const SEGMENTS_MAX: usize = 2048;
 
-/// Appends all segments of the superframe `skb` to `out`, or none; returns true if it appended them.
+/// Appends all segments of the superframe `skb` to `out`, or none; returns true if it appended
+/// them.
 ///
-/// Shape:  bytes and fields of `skb` are copied; it stays the caller's. The segments have complete checksums, and leave
-///         no work to a device.
-/// Errors: false if the superframe is of an unknown kind or contradicts its headers, if a segment would be longer than
-///         `longest_bytes` or than the pool of `mem` can hold, if `out` has no room for all segments, or if `mem` has
-///         no frames for them.
+/// Shape:  bytes and fields of `skb` are copied; it stays the caller's. The segments have complete
+///         checksums, and leave no work to a device.
+/// Errors: false if the superframe is of an unknown kind or contradicts its headers, if a segment
+///         would be longer than `longest_bytes` or than the pool of `mem` can hold, if `out` has no
+///         room for all segments, or if `mem` has no frames for them.
 /// Cost:   its payload is copied twice, and summed once; `scratch` grows to the longest segment.
 pub fn cut(
     skb: &Skb,
@@ -56,8 +58,8 @@ pub fn cut(
     true
 }
 
-/// Returns the length in bytes of all segments of a superframe together, each with its headers, as they are sent. Of
-/// another packet, and of a superframe that [`cut`] cannot cut, its own length.
+/// Returns the length in bytes of all segments of a superframe together, each with its headers, as
+/// they are sent. Of another packet, and of a superframe that [`cut`] cannot cut, its own length.
 ///
 /// Cost: the headers of a superframe are read.
 #[must_use]
@@ -66,8 +68,8 @@ pub fn wire_bytes(skb: &Skb) -> u64 {
     cutter.and_then(Result::ok).map_or(skb.len() as u64, |cutter| cutter.wire_bytes())
 }
 
-/// Copies the fields that the next owner of a packet can read, except the offload. The copy is not shared, so that
-/// setting its fields does not fail.
+/// Copies the fields that the next owner of a packet can read, except the offload. The copy is not
+/// shared, so that setting its fields does not fail.
 pub(crate) fn copy_fields(from: &Skb, to: &mut Skb) {
     to.set_packet_type(from.packet_type());
     to.set_priority(from.priority());
@@ -100,7 +102,8 @@ pub(crate) struct Cutter {
     headers: [u8; HEADERS_MAX],
     /// Bytes of the headers, behind which the payload begins.
     headers_len: usize,
-    /// IP headers, the outermost first; the last one precedes the transport header, and the others are of tunnels.
+    /// IP headers, the outermost first; the last one precedes the transport header, and the others
+    /// are of tunnels.
     ips: [Option<IpHeader>; IP_HEADERS_MAX],
     ip: IpHeader,
     ecn: bool,
@@ -115,8 +118,8 @@ impl Cutter {
     /// Parses the headers of `skb`.
     ///
     /// # Errors
-    /// Why it cannot be cut: `UNSUPPORTED` for a kind that is not known, `MALFORMED` for headers that
-    /// contradict it.
+    /// Why it cannot be cut: `UNSUPPORTED` for a kind that is not known, `MALFORMED` for headers
+    /// that contradict it.
     pub fn of(skb: &Skb) -> Result<Cutter, DropReason> {
         let offload = skb.offload();
         let mut headers = [0; HEADERS_MAX];
@@ -130,16 +133,16 @@ impl Cutter {
         let mut ips = nested(&headers[..copied]);
         let last = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?.end;
         let start = usize::from(offload.csum_start);
-        // The payload of a datagram may look like a tunnel: the superframe's header is the one whose checksum is left,
-        // and the first of its protocol if none is.
+        // The payload of a datagram may look like a tunnel: the superframe's header is the one
+        // whose checksum is left, and the first of its protocol if none is.
         let is_cut = |ip: &IpHeader| match offload.needs_checksum() {
             true => ip.end == start,
             false => ip.protocol == protocol,
         };
         let found = ips.iter().flatten().copied().enumerate().find(|(_, ip)| is_cut(ip));
         let Some((depth, ip)) = found else {
-            // If the checksum begins behind the innermost header that was found, the packet is in an unknown tunnel;
-            // otherwise its headers contradict its offload.
+            // If the checksum begins behind the innermost header that was found, the packet is in
+            // an unknown tunnel; otherwise its headers contradict its offload.
             let further = offload.needs_checksum() && start > last;
             let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };
             return Err(reason);
@@ -148,7 +151,8 @@ impl Cutter {
             return Err(DropReason::MALFORMED);
         }
         ips[depth + 1..].fill(None);
-        // The sequence number of GRE would be the same in all segments; the kernel makes no such superframe.
+        // The sequence number of GRE would be the same in all segments; the kernel makes no such
+        // superframe.
         if ips.iter().flatten().any(|ip| tunnel::is_numbered(&headers[..copied], ip)) {
             return Err(DropReason::UNSUPPORTED);
         }
@@ -211,7 +215,8 @@ impl Cutter {
     ) -> bool {
         let headers = &self.headers[..self.headers_len];
         let payload = self.len - headers.len();
-        // Headers without payload are one segment: the kernel, too, takes them for an ordinary packet.
+        // Headers without payload are one segment: the kernel, too, takes them for an ordinary
+        // packet.
         while (self.done < payload || self.segments == 0) && out.spare() > 0 {
             let piece = self.gso_size.min(payload - self.done);
             scratch.clear();
@@ -275,8 +280,8 @@ impl Cutter {
         self.number_tunnels(frame, pseudo);
     }
 
-    /// Writes the lengths and checksums of the UDP and GRE headers of tunnels, the innermost first. The transport
-    /// header of the segment is complete, and its pseudo header has the sum `pseudo`.
+    /// Writes the lengths and checksums of the UDP and GRE headers of tunnels, the innermost first.
+    /// The transport header of the segment is complete, and its pseudo header has the sum `pseudo`.
     fn number_tunnels(&self, frame: &mut [u8], pseudo: u16) {
         let transport = self.ip.end;
         for ip in self.ips.iter().rev().flatten().skip(1) {
@@ -292,8 +297,8 @@ impl Cutter {
                 }
                 GRE => match tunnel::gre_check(frame, ip) {
                     Some(offset) => {
-                        // The field behind the checksum, which is 0 by RFC 2784. The kernel leaves it to the one who
-                        // cuts.
+                        // The field behind the checksum, which is 0 by RFC 2784. The kernel leaves
+                        // it to the one who cuts.
                         put(frame, ip.end + offset + 2, 0);
                         (ip.end + offset, 0)
                     }
@@ -302,8 +307,9 @@ impl Cutter {
                 _ => continue,
             };
             put(frame, check_at, 0);
-            // The bytes from the transport header on need not be summed again: with a right checksum, their sum is the
-            // complement of that of the pseudo header. All headers before have an even length.
+            // The bytes from the transport header on need not be summed again: with a right
+            // checksum, their sum is the complement of that of the pseudo header. All headers
+            // before have an even length.
             let headers = checksum::add(outer_pseudo, checksum::sum(&frame[ip.end..transport]));
             put(frame, check_at, check_of(checksum::add(headers, !pseudo), ip.protocol));
         }
@@ -312,14 +318,16 @@ impl Cutter {
 
 /// Returns the checksum of a header of `protocol` over bytes with this `sum`.
 fn check_of(sum: u16, protocol: u8) -> u16 {
-    // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC 768.
+    // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC
+    // 768.
     match checksum::finish(sum) {
         0 if protocol == UDP => u16::MAX,
         check => check,
     }
 }
 
-/// Returns the length that an IP header states in a frame of `frame_bytes`: IPv6 does not count its fixed header.
+/// Returns the length that an IP header states in a frame of `frame_bytes`: IPv6 does not count its
+/// fixed header.
 fn ip_length(frame_bytes: usize, ip: &IpHeader) -> usize {
     frame_bytes - ip.at - if ip.v6 { IPV6_BYTES } else { 0 }
 }

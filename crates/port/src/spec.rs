@@ -186,8 +186,8 @@ impl Spec {
         }
     }
 
-    /// Returns the value of `queues`, a port's number of queues: from 1 to `most`, and 1 if the text
-    /// has no such key.
+    /// Returns the value of `queues`, a port's number of queues: from 1 to `most`, and 1 if the
+    /// text has no such key.
     ///
     /// # Errors
     /// As [`Spec::value`].
@@ -214,8 +214,8 @@ impl Spec {
         Ok(value)
     }
 
-    /// Sets the remedy for `keys`, if the driver reads none of them: another option is missing with which they have a
-    /// meaning.
+    /// Sets the remedy for `keys`, if the driver reads none of them: another option is missing with
+    /// which they have a meaning.
     pub fn hint(&mut self, keys: &[&'static str], fix: &'static str) {
         self.options.hints.extend(keys.iter().map(|key| (*key, fix)));
     }
@@ -242,8 +242,8 @@ impl Spec {
     /// Completes the parsing of options: returns an error for a key that no driver has read.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for the first key in the text that no driver reads, with the nearest one; for
-    /// an option that is part of the argument or of a value, because no comma stands before it.
+    /// `E-PORT-SYNTAX` for the first key in the text that no driver reads, with the nearest one;
+    /// for an option that is part of the argument or of a value, because no comma stands before it.
     pub fn finish(&self) -> Result<()> {
         let asked = self.options.asked.borrow();
         if let Some(at) = self.options.pairs.iter().position(|(k, _)| !asked.contains(k)) {
@@ -294,8 +294,8 @@ impl fmt::Debug for Spec {
     }
 }
 
-/// Returns a port text, or a part of it, for errors, without its secret: also where a wrong character
-/// stands before the option or in place of its `=`.
+/// Returns a port text, or a part of it, for errors, without its secret: also where a wrong
+/// character stands before the option or in place of its `=`.
 pub(crate) fn shown(text: &str) -> String {
     let part = |part: &str| {
         let is_secret = |(at, _): &(usize, &str)| {
@@ -324,8 +324,8 @@ fn after(driver: &str) -> String {
     }
 }
 
-/// Returns the reason and the remedy for an option that an engine reads itself, and no driver: the text of a
-/// port that is opened without an engine has it.
+/// Returns the reason and the remedy for an option that an engine reads itself, and no driver: the
+/// text of a port that is opened without an engine has it.
 fn of_engines(key: &str) -> Option<(String, &'static str)> {
     let fix = match key {
         "qdisc" | "shape" => {

@@ -33,8 +33,8 @@ pub struct QueueCounts {
     pub rx_packets: u64,
     /// Bytes of received packets, from the destination MAC, without FCS.
     pub rx_bytes: u64,
-    /// Packets sent, without those that the queue accepted and then dropped because its device was lost
-    /// or closed ([`Counters::tx_lost`]).
+    /// Packets sent, without those that the queue accepted and then dropped because its device was
+    /// lost or closed ([`Counters::tx_lost`]).
     pub tx_packets: u64,
     /// Bytes of sent packets.
     pub tx_bytes: u64,
@@ -42,8 +42,8 @@ pub struct QueueCounts {
     pub polls: u64,
     /// Polls that found nothing.
     pub polls_empty: u64,
-    /// Ends of a sleep by the device, which woke the queue's owner; for a program that sleeps by itself, behind
-    /// [`Queue::arm`](crate::Queue::arm), those that brought packets.
+    /// Ends of a sleep by the device, which woke the queue's owner; for a program that sleeps by
+    /// itself, behind [`Queue::arm`](crate::Queue::arm), those that brought packets.
     pub wakeups: u64,
     /// Ends of a sleep by the timer of a hold.
     pub hold_ends: u64,
@@ -98,8 +98,8 @@ macro_rules! driver_counts {
 }
 
 impl DriverCounts {
-    /// Returns the known causes of missed packets, each with its remedy: `: 500 ring full (a longer ring:
-    /// ring=4096)`.
+    /// Returns the known causes of missed packets, each with its remedy: `: 500 ring full (a longer
+    /// ring: ring=4096)`.
     #[must_use]
     pub fn missed_why(&self) -> String {
         let causes =
@@ -109,7 +109,8 @@ impl DriverCounts {
         if causes.is_empty() { String::new() } else { format!(": {}{fix}", causes.join(", ")) }
     }
 
-    /// Returns these counts without those of missed packets: for a port that nobody reads, and that so misses all.
+    /// Returns these counts without those of missed packets: for a port that nobody reads, and that
+    /// so misses all.
     #[must_use]
     pub fn without_missed(self) -> DriverCounts {
         DriverCounts {
@@ -170,14 +171,14 @@ pub struct Registers {
 /// Counters of one queue that its driver keeps, since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Packets that the kernel or the peer counts as lost before they reached the queue, or that the
-    /// queue had not read when its ring was closed.
+    /// Packets that the kernel or the peer counts as lost before they reached the queue, or that
+    /// the queue had not read when its ring was closed.
     pub rx_missed: u64,
     /// Receives that ended early because the pool had no frame. The remaining packets wait in the
     /// device's ring or in the file, or are made later.
     pub rx_nombuf: u64,
-    /// Packets that `xmit` returned as accepted, and that were dropped because the device was lost or closed before it
-    /// sent them.
+    /// Packets that `xmit` returned as accepted, and that were dropped because the device was lost
+    /// or closed before it sent them.
     pub tx_lost: Moved,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,

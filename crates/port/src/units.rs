@@ -120,7 +120,8 @@ pub fn count(text: &str) -> Result<u64, String> {
         "G" => 9,
         _ => return Err(format!("'{text}' is not a count: write 1000, 10k or 2.5M")),
     };
-    // Decimal digits, because a product of floating-point numbers such as 4.1 and a million is not exact.
+    // Decimal digits, because a product of floating-point numbers such as 4.1 and a million is not
+    // exact.
     let number = text.strip_suffix(unit).unwrap_or(text);
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let part = part.trim_end_matches('0');

@@ -20,9 +20,10 @@ use crate::host::offload;
 /// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true.
 ///
 /// From a host's own interfaces (veth, tap) packets come whose checksum is left to a device, as
-/// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one of it,
-/// and what is changed or filled stays for the device to complete. Bytes that are written past the views
-/// want [`Views::complete_checksum`] first, if a checksum is to be read or written among them.
+/// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one
+/// of it, and what is changed or filled stays for the device to complete. Bytes that are written
+/// past the views want [`Views::complete_checksum`] first, if a checksum is to be read or written
+/// among them.
 pub trait Views {
     /// Returns the Ethernet header.
     ///
@@ -139,7 +140,8 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
     let (len, partial) = (skb.len(), partial(skb));
     let bytes = skb.data_mut();
-    // The packet has bytes but none can be written: its frame is shared, and no frame was free for a copy.
+    // The packet has bytes but none can be written: its frame is shared, and no frame was free for
+    // a copy.
     if bytes.is_empty() && len > 0 {
         return Err(DropReason::NO_FRAME);
     }

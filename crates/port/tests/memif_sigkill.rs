@@ -1,5 +1,5 @@
-//! A process at one end of a memif port is killed under load, many times: the process at the other end
-//! connects to the next one, and gets back every frame that the killed one had.
+//! A process at one end of a memif port is killed under load, many times: the process at the other
+//! end connects to the next one, and gets back every frame that the killed one had.
 
 mod victim;
 
@@ -12,7 +12,8 @@ use linerate_testing::Scratch;
 use victim::Victim;
 
 const ROUNDS: u32 = 100;
-/// Environment variable with the number of kills, for runs in which the usual number takes too long.
+/// Environment variable with the number of kills, for runs in which the usual number takes too
+/// long.
 const KILLS: &str = "LINERATE_TEST_KILLS";
 const LONG: Duration = Duration::from_secs(20);
 /// Environment variable that marks the process to be killed, with the text of its port.

@@ -1,4 +1,5 @@
-//! Tests packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has its own process.
+//! Tests packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has its own
+//! process.
 
 use linerate_port::{Code, Port};
 use linerate_skb::Pool;

@@ -12,7 +12,8 @@ use linerate_testing::{eventually, in_netns, ip, is_xdp_missing, unless};
 use victim::Victim;
 
 const ROUNDS: usize = 200;
-/// Environment variable with the number of kills, for runs in which the usual number takes too long.
+/// Environment variable with the number of kills, for runs in which the usual number takes too
+/// long.
 const KILLS: &str = "LINERATE_TEST_KILLS";
 const LONG: Duration = Duration::from_secs(10);
 /// Environment variable that marks the process to be killed.

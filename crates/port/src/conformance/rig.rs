@@ -71,7 +71,8 @@ pub(super) struct Limits {
 }
 
 impl Rig {
-    /// Creates a rig with the opener `open`; the queues receive into the pool that is passed to `open`.
+    /// Creates a rig with the opener `open`; the queues receive into the pool that is passed to
+    /// `open`.
     #[must_use]
     pub fn new(open: impl FnMut(&Pool) -> Result<Ends> + 'static) -> Rig {
         let limits = Limits {
@@ -182,8 +183,8 @@ impl Rig {
         self
     }
 
-    /// Declares that the device works on what it has without being called, so that one that is full may have room a
-    /// moment later although no packet was received.
+    /// Declares that the device works on what it has without being called, so that one that is full
+    /// may have room a moment later although no packet was received.
     #[must_use]
     pub fn works_alone(mut self) -> Rig {
         self.limits.works_alone = true;

@@ -1,4 +1,5 @@
-//! The suite's packets, and the check that each arrives once, complete, and in the order of its flow.
+//! The suite's packets, and the check that each arrives once, complete, and in the order of its
+//! flow.
 
 use std::collections::BTreeMap;
 

@@ -26,8 +26,8 @@ const FRAME_BYTES: usize = 60;
 /// Sends ARP probes for `peer` from `mac` through `port` until one is answered; returns the time
 /// until the answer.
 ///
-/// A probe is a question of no address: no table of neighbours changes by it, and what comes back can be told
-/// from what the host asked itself.
+/// A probe is a question of no address: no table of neighbours changes by it, and what comes back
+/// can be told from what the host asked itself.
 ///
 /// # Errors
 /// Those of waiting at the port.
@@ -101,7 +101,8 @@ impl LinkWatch {
         Ok(LinkWatch { was_running, interface: here, is_over, thread: Some(thread) })
     }
 
-    /// Waits at most 10 s until the link is in the state in which it started; returns true if it is.
+    /// Waits at most 10 s until the link is in the state in which it started; returns true if it
+    /// is.
     pub fn wait(&self) -> bool {
         let until = Instant::now() + LINK;
         while self.was_running && !is_running(&self.interface) {

@@ -15,7 +15,8 @@ use crate::obtained::Obtained;
 pub enum Level {
     /// The property is as it should be.
     Ok,
-    /// The port works, but slower or with fewer features than possible; or the property could not be tested.
+    /// The port works, but slower or with fewer features than possible; or the property could not
+    /// be tested.
     Warn,
     /// The port does not work.
     Miss,
@@ -45,7 +46,8 @@ pub fn worst(findings: &[Finding]) -> Level {
 }
 
 impl Finding {
-    /// Makes a finding from `what`, the examined object and its state, without a reason or a remedy.
+    /// Makes a finding from `what`, the examined object and its state, without a reason or a
+    /// remedy.
     #[must_use]
     pub fn new(level: Level, what: impl Into<String>) -> Finding {
         Finding { level, what: plain(what), why: None, fix: None, code: None }

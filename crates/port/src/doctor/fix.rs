@@ -1,10 +1,11 @@
 //! Remedies for findings, and the extent to which doctor has tested each.
 //!
-//! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on
-//! a veth of the same name in a network namespace of its own, where it can change nothing. If it fails
-//! there, it is shown as not verified: it may need a property that a veth lacks. For any other command,
-//! and if such a namespace cannot be made, doctor checks that the program is installed. A command with
-//! a placeholder, as IFACE, cannot be tested, nor can a command with further words after it.
+//! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs
+//! on a veth of the same name in a network namespace of its own, where it can change nothing. If it
+//! fails there, it is shown as not verified: it may need a property that a veth lacks. For any
+//! other command, and if such a namespace cannot be made, doctor checks that the program is
+//! installed. A command with a placeholder, as IFACE, cannot be tested, nor can a command with
+//! further words after it.
 
 use std::env;
 use std::fmt;
@@ -23,8 +24,8 @@ const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 /// Words that the user must replace before a command can run.
 const PLACEHOLDERS: [&str; 8] =
     ["IFACE", "NAME", "ADDRESS", "PID", "PROGRAM", "USER", "GATEWAY", "N"];
-/// Words that stand for the command of the user's program. The command `linerate` replaces them by its
-/// own command, so they are no placeholder.
+/// Words that stand for the command of the user's program. The command `linerate` replaces them by
+/// its own command, so they are no placeholder.
 const OWN_COMMAND: &str = "PROGRAM …";
 
 /// A remedy for a finding.

@@ -8,8 +8,8 @@ use crate::spec::Spec;
 
 /// Tries to reserve the ports of `spec`, as opening the port would.
 ///
-/// It is a port of AF_PACKET that is opened: it makes the same reservation, and copies packets where
-/// `xdp` would take them, also those that this machine only forwards.
+/// It is a port of AF_PACKET that is opened: it makes the same reservation, and copies packets
+/// where `xdp` would take them, also those that this machine only forwards.
 pub(crate) fn examine(spec: &Spec, found: &mut Findings) {
     let keys = ["udp", "tcp"].map(|key| Some((key, value(spec, key)?)));
     for (key, ports) in keys.into_iter().flatten() {

@@ -17,7 +17,8 @@ pub(crate) struct InterfaceInfo {
 }
 
 impl InterfaceInfo {
-    /// Returns true if the interface is hardware, whose driver may have to stop it to change a setting.
+    /// Returns true if the interface is hardware, whose driver may have to stop it to change a
+    /// setting.
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet
@@ -72,8 +73,8 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
-/// Adds findings on the interfaces above and below this one; `takes` has the options that select the packets of a port
-/// that takes them from the kernel.
+/// Adds findings on the interfaces above and below this one; `takes` has the options that select
+/// the packets of a port that takes them from the kernel.
 pub(crate) fn standing(
     of: &InterfaceInfo,
     driver: &str,
@@ -165,7 +166,8 @@ pub(crate) fn lro(of: &InterfaceInfo, why: &str, found: &mut Findings) {
     }
 }
 
-/// Returns the reason why a veth has no XDP now, and the remedy; `None` for another kind of interface.
+/// Returns the reason why a veth has no XDP now, and the remedy; `None` for another kind of
+/// interface.
 ///
 /// Source: drivers/net/veth.c, `veth_set_xdp_features` and `veth_xdp_set` (`ENOSPC`).
 pub(crate) fn too_few_queues(interface: &Interface, info: &LinkInfo) -> Option<(String, String)> {

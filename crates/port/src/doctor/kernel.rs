@@ -1,4 +1,5 @@
-//! Properties of the kernel: its version, and the memory and programs that it accepts from this process.
+//! Properties of the kernel: its version, and the memory and programs that it accepts from this
+//! process.
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::bpf::{Insn, Program, Reg, SocketMap, XDP_PASS};

@@ -1,8 +1,8 @@
 //! Examination of a port by `doctor`, before it is opened for use: findings, each with a remedy.
 //!
-//! A driver's [`Plan::examine`](crate::Plan::examine) tries the real operations and undoes them. Nothing
-//! is inferred that can be tried, and a finding says so if it was not tried. These modules serve more than
-//! one driver:
+//! A driver's [`Plan::examine`](crate::Plan::examine) tries the real operations and undoes them.
+//! Nothing is inferred that can be tried, and a finding says so if it was not tried. These modules
+//! serve more than one driver:
 //!
 //! ```text
 //!   finding.rs, fix.rs   what was found, and what to do about it, tried where that changes nothing
@@ -36,7 +36,8 @@ pub enum Trial {
     /// Only trials that others do not notice.
     #[default]
     Careful,
-    /// Also trials that others notice; a port on an Ethernet interface probes a neighbour, if one is known.
+    /// Also trials that others notice; a port on an Ethernet interface probes a neighbour, if one
+    /// is known.
     Full,
     /// As `Full`, and the neighbour to probe has this address.
     Asking(Ipv4Addr),

@@ -45,7 +45,8 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Returns the name and number of a process that has the socket with that inode, if this process may see it.
+/// Returns the name and number of a process that has the socket with that inode, if this process
+/// may see it.
 #[must_use]
 pub fn holder_of(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");

@@ -27,7 +27,8 @@ pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
-/// Opens the xdp port of `text` with `filter` instead of its own filter, passes it to `run`, and closes it.
+/// Opens the xdp port of `text` with `filter` instead of its own filter, passes it to `run`, and
+/// closes it.
 pub(crate) fn open_xdp<T>(
     text: &str,
     filter: &str,

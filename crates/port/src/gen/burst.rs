@@ -1,8 +1,9 @@
 //! The number of paced packets that leave after one wake-up.
 //!
-//! A wake-up takes CPU time, however many packets it sends: one or two microseconds on a physical machine,
-//! twenty on a virtual one. So packets wait until there are enough of them to keep the cost of wake-ups
-//! at a twentieth of a CPU, but no longer than 1 ms. The measured lateness includes this wait.
+//! A wake-up takes CPU time, however many packets it sends: one or two microseconds on a physical
+//! machine, twenty on a virtual one. So packets wait until there are enough of them to keep the
+//! cost of wake-ups at a twentieth of a CPU, but no longer than 1 ms. The measured lateness
+//! includes this wait.
 
 use linerate_sys::clock::thread_cpu_ns;
 
@@ -21,7 +22,8 @@ const SAMPLED: u32 = 16;
 /// Divisor of a sample's weight in the mean.
 const WEIGHT: u64 = 8;
 
-/// The number of paced packets that leave together, computed from the rate and the cost of a wake-up.
+/// The number of paced packets that leave together, computed from the rate and the cost of a
+/// wake-up.
 #[derive(Debug)]
 pub(super) struct Burst {
     /// The number of packets that the user has set.
@@ -82,7 +84,8 @@ impl Burst {
         self.wake_ns = (self.wake_ns * (WEIGHT - 1) + ns) / WEIGHT;
     }
 
-    /// Returns the number of packets that become due within `ns`, which is limited to the longest hold.
+    /// Returns the number of packets that become due within `ns`, which is limited to the longest
+    /// hold.
     fn within(&self, ns: u64) -> u64 {
         let n = self.pps * ns.min(HOLD_MAX_NS) as f64 / 1e9;
         (n as u64).clamp(1, PACKETS_MAX)

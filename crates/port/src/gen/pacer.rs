@@ -14,7 +14,8 @@ pub(super) const PPS_MAX: f64 = 1e12;
 /// Largest lateness in the histogram; longer ones are counted as this.
 const LATE_MAX_NS: u64 = 60_000_000_000;
 
-/// The schedule of paced packets: how many are due, and how late they are compared with their intended times.
+/// The schedule of paced packets: how many are due, and how late they are compared with their
+/// intended times.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     pps: f64,

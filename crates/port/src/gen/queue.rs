@@ -112,8 +112,8 @@ impl GenQueue {
         until
     }
 
-    /// Returns how the pace was kept. Packets that were due at the last request, and for which there
-    /// was no room or no frame, are unsent so far.
+    /// Returns how the pace was kept. Packets that were due at the last request, and for which
+    /// there was no room or no frame, are unsent so far.
     fn report(&mut self) -> Option<Pace> {
         let left = usize::try_from(self.left()).unwrap_or(usize::MAX);
         let unsent = match (&mut self.pacer, self.due_until) {
@@ -134,7 +134,8 @@ impl GenQueue {
         meant.map_or(now_ns, |at| self.clock_ns(at))
     }
 
-    /// Returns a moment as a value of CLOCK_MONOTONIC, which the packet's receiver can read as well.
+    /// Returns a moment as a value of CLOCK_MONOTONIC, which the packet's receiver can read as
+    /// well.
     #[inline(always)]
     fn clock_ns(&self, at: Instant) -> u64 {
         self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64

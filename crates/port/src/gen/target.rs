@@ -64,7 +64,8 @@ impl Target {
         Ok(Some(Target { dst, dev, mac, from }))
     }
 
-    /// Returns the addresses of the first flow; queries the kernel for addresses that the options leave out.
+    /// Returns the addresses of the first flow; queries the kernel for addresses that the options
+    /// leave out.
     ///
     /// # Errors
     /// `E-NODEV`, `E-DEVICE-DOWN`, `E-PORT-SYNTAX` for frames of up to `longest` bytes that the
@@ -142,7 +143,8 @@ pub(super) fn write(first: &UdpEnds, frame: &mut [u8], flow: u32, seq: u64, time
 }
 
 /// Returns the addresses of a flow. The first 64,512 flows have a source port each, so that devices
-/// distinguish them; port 65535 is followed by 1024, and further flows have the ports of the first ones.
+/// distinguish them; port 65535 is followed by 1024, and further flows have the ports of the first
+/// ones.
 fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
     let port = u32::from(first.src.port()) + flow;
     let port = if port <= 0xffff { port } else { UNPRIVILEGED + (port - 0x1_0000) % 0xfc00 };

@@ -1,16 +1,18 @@
-//! The single descriptor of a queue, which is readable only for events for which the queue is armed.
+//! The single descriptor of a queue, which is readable only for events for which the queue is
+//! armed.
 //!
 //! ```text
 //!  outside ──► epoll ─┬─ the device: readable, writable, in error
 //!                     └─ an alarm: what the device will not announce
 //! ```
 //!
-//! The device is watched level-triggered, and for writability only while it is wanted, so that no event
-//! is announced twice and an idle queue is silent. An error is always reported; [`Bell::look`] tells it
-//! from other events.
+//! The device is watched level-triggered, and for writability only while it is wanted, so that no
+//! event is announced twice and an idle queue is silent. An error is always reported;
+//! [`Bell::look`] tells it from other events.
 //!
-//! Watching costs CPU time on the other side: each packet given to the device, and each one freed after
-//! it was sent, calls the watcher, awake or not. So a device that has work for us anyway is not watched.
+//! Watching costs CPU time on the other side: each packet given to the device, and each one freed
+//! after it was sent, calls the watcher, awake or not. So a device that has work for us anyway is
+//! not watched.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -23,7 +25,8 @@ use crate::queue::Want;
 
 const DEVICE: u64 = 0;
 const ALARM: u64 = 1;
-/// Number of successive calls with work after which it pays to stop notifications, which takes two syscalls.
+/// Number of successive calls with work after which it pays to stop notifications, which takes two
+/// syscalls.
 const BUSY: u32 = 8;
 
 /// The descriptor of a queue, with the device and timer that it watches.
@@ -63,9 +66,9 @@ impl Bell {
         Ok(Bell { set, interest, device: Device::Watched, found: 0 })
     }
 
-    /// Watches `device` for `want`, or for no event if that is `None`, and also rings at `alarm`. A device
-    /// that cannot be watched (the kernel has no memory, or the user has no watch left) rings soon instead, so
-    /// that the caller looks at it.
+    /// Watches `device` for `want`, or for no event if that is `None`, and also rings at `alarm`. A
+    /// device that cannot be watched (the kernel has no memory, or the user has no watch left)
+    /// rings soon instead, so that the caller looks at it.
     ///
     /// Cost: a syscall for each of the two that changed, and one if it was not watched.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
@@ -100,7 +103,8 @@ impl Bell {
         }
     }
 
-    /// Rings at `alarm` only, until the device is watched again: not for its errors or its end either.
+    /// Rings at `alarm` only, until the device is watched again: not for its errors or its end
+    /// either.
     ///
     /// Cost: a syscall for each of the two that changed.
     pub(crate) fn leave(&mut self, device: impl AsFd, alarm: Option<Instant>) {

@@ -1,9 +1,9 @@
 //! The packets that a port receives, as options of the port text. `xdp` and `packet` have the same
 //! options: `xdp` takes the packets from the kernel's stack, `packet` receives copies.
 //!
-//! All other packets are the kernel's alone, also those that their first headers do not identify: fragments,
-//! IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's own interface:
-//! only `all`, `ethertype=` and `not=` see them.
+//! All other packets are the kernel's alone, also those that their first headers do not identify:
+//! fragments, IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's
+//! own interface: only `all`, `ethertype=` and `not=` see them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -41,8 +41,8 @@ pub(crate) enum Match {
     To(IpAddr),
 }
 
-/// Values and offsets of headers that the programs of a filter read; offsets count from the start of the header that
-/// the name begins with.
+/// Values and offsets of headers that the programs of a filter read; offsets count from the start
+/// of the header that the name begins with.
 pub(crate) mod wire {
     /// Ethernet types.
     pub(crate) const TYPE_ARP: u16 = 0x0806;
@@ -69,8 +69,8 @@ pub(crate) mod wire {
     pub(crate) const IPV6_NEXT_AT: u8 = 6;
     /// Offset of the destination address.
     pub(crate) const IPV6_TO_AT: u8 = 24;
-    /// Next headers after which anything may follow: hop by hop, routing, fragment, ESP, AH, destination options,
-    /// mobility, HIP, shim6.
+    /// Next headers after which anything may follow: hop by hop, routing, fragment, ESP, AH,
+    /// destination options, mobility, HIP, shim6.
     pub(crate) const IPV6_EXTENSIONS: [u8; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
 
     /// Protocol numbers.
@@ -109,8 +109,9 @@ impl Filter {
         Filter::one(spec, Filter::all_of(spec)?)
     }
 
-    /// Parses the filter of a port that takes its packets from the host. `all` may stand beside a filter that takes what
-    /// a host needs ([`Filter::cuts_off`]); the second value is true if it does, or stands alone.
+    /// Parses the filter of a port that takes its packets from the host. `all` may stand beside a
+    /// filter that takes what a host needs ([`Filter::cuts_off`]); the second value is true if it
+    /// does, or stands alone.
     pub fn with_permission(spec: &Spec) -> Result<(Option<Filter>, bool)> {
         let mut found = Filter::all_of(spec)?;
         let is_permitted = found.first() == Some(&Filter::All);
@@ -173,7 +174,8 @@ impl Filter {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }
 
-    /// Returns true if the filter also selects packets without which a host cannot be reached: ARP, or all packets of IP.
+    /// Returns true if the filter also selects packets without which a host cannot be reached: ARP,
+    /// or all packets of IP.
     pub fn cuts_off(&self) -> bool {
         match self {
             Filter::All | Filter::Not(_) => true,
@@ -184,7 +186,8 @@ impl Filter {
         }
     }
 
-    /// Returns the text of the filter if it selects some packets and not others; otherwise an empty text.
+    /// Returns the text of the filter if it selects some packets and not others; otherwise an empty
+    /// text.
     pub fn chosen(&self) -> String {
         match self {
             Filter::All | Filter::Nothing => String::new(),

@@ -4,7 +4,8 @@ use std::fmt;
 
 use linerate_sys::capability::Capabilities;
 
-/// The lowest port that is not privileged, unless `net.ipv4.ip_unprivileged_port_start` has another value.
+/// The lowest port that is not privileged, unless `net.ipv4.ip_unprivileged_port_start` has another
+/// value.
 const PRIVILEGED_BELOW: u16 = 1024;
 /// Most ports of one flow.
 pub(crate) const PORTS_MAX: usize = 16;

@@ -32,9 +32,10 @@ const EXTENSIONS_MAX: usize = 8;
 const EXTENSIONS_BYTES_MAX: usize = 128;
 /// Longest Ethernet header that is parsed, with its tags, in bytes.
 const ETHERNET_MAX: usize = 14 + VLAN_BYTES * TAGS_MAX;
-/// Number of bytes in which headers are found: room for Ethernet, all IP headers, extension headers of one of them, one
-/// tunnel over UDP with all options and the Ethernet header in it, and a TCP header with all options. Headers that are
-/// longer together, as of two tunnels with all options, are not found.
+/// Number of bytes in which headers are found: room for Ethernet, all IP headers, extension headers
+/// of one of them, one tunnel over UDP with all options and the Ethernet header in it, and a TCP
+/// header with all options. Headers that are longer together, as of two tunnels with all options,
+/// are not found.
 pub(crate) const HEADERS_MAX: usize =
     ETHERNET_MAX * 2 + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + tunnel::BYTES_MAX + 60;
 
@@ -69,8 +70,8 @@ pub(crate) struct IpHeader {
     pub v6: bool,
     /// Protocol of the header that follows.
     pub protocol: u8,
-    /// Offset of the final destination's address: in a routing header or a source route if the packet is not there
-    /// yet.
+    /// Offset of the final destination's address: in a routing header or a source route if the
+    /// packet is not there yet.
     to: usize,
 }
 
@@ -109,11 +110,12 @@ impl IpHeader {
         }
     }
 
-    /// Steps over extension headers, up to [`EXTENSIONS_MAX`] and [`EXTENSIONS_BYTES_MAX`]; returns `None` for a
-    /// fragment, or if `data` ends in one of them.
+    /// Steps over extension headers, up to [`EXTENSIONS_MAX`] and [`EXTENSIONS_BYTES_MAX`]; returns
+    /// `None` for a fragment, or if `data` ends in one of them.
     ///
-    /// An atomic fragment is a whole packet. A routing header of an unknown type is not stepped over while it has
-    /// segments left, because the final destination, which the checksum covers, is unknown then.
+    /// An atomic fragment is a whole packet. A routing header of an unknown type is not stepped
+    /// over while it has segments left, because the final destination, which the checksum covers,
+    /// is unknown then.
     ///
     /// Source: RFC 8200, 4 and 8.1; RFC 6946.
     fn step_over_extensions(mut self, data: &[u8]) -> Option<IpHeader> {
@@ -145,8 +147,8 @@ impl IpHeader {
         Some(self)
     }
 
-    /// Returns the sum of the pseudo header of the `len` bytes after this header; `None` if an address is not in
-    /// `data`.
+    /// Returns the sum of the pseudo header of the `len` bytes after this header; `None` if an
+    /// address is not in `data`.
     pub fn pseudo(&self, data: &[u8], len: u16) -> Option<u16> {
         let (from, bytes) = if self.v6 { (self.at + 8, 16) } else { (self.at + 12, 4) };
         let [high, low] = len.to_be_bytes();
@@ -183,7 +185,8 @@ impl IpHeader {
         IpHeader::at(data, self.end).filter(|inner| inner.v6 == v6)
     }
 
-    /// Parses the IP header of the packet in the tunnel that follows this one: IP in IP, VXLAN, Geneve, or GRE.
+    /// Parses the IP header of the packet in the tunnel that follows this one: IP in IP, VXLAN,
+    /// Geneve, or GRE.
     fn tunnelled(self, data: &[u8]) -> Option<IpHeader> {
         if !matches!(self.protocol, UDP | GRE) {
             return self.inner(data);
@@ -195,7 +198,8 @@ impl IpHeader {
     }
 }
 
-/// Returns the nested IP headers of a frame, the outermost first, also those in tunnels over UDP and GRE.
+/// Returns the nested IP headers of a frame, the outermost first, also those in tunnels over UDP
+/// and GRE.
 pub(crate) fn nested(data: &[u8]) -> [Option<IpHeader>; IP_HEADERS_MAX] {
     let (mut ips, mut next) = ([None; IP_HEADERS_MAX], IpHeader::first(data));
     for ip in &mut ips {
@@ -205,8 +209,9 @@ pub(crate) fn nested(data: &[u8]) -> [Option<IpHeader>; IP_HEADERS_MAX] {
     ips
 }
 
-/// Returns the offset in an IPv4 header of the final destination's address, if `options` have a source route with hops
-/// left: the last address of the route. The checksum of the transport header covers that address.
+/// Returns the offset in an IPv4 header of the final destination's address, if `options` have a
+/// source route with hops left: the last address of the route. The checksum of the transport header
+/// covers that address.
 ///
 /// Source: RFC 791, 3.1.
 #[cold]
@@ -243,7 +248,8 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
     network_of(data, 0)
 }
 
-/// Returns the offset of the network header of the frame at byte `at` of `data`, as [`network`] does.
+/// Returns the offset of the network header of the frame at byte `at` of `data`, as [`network`]
+/// does.
 fn network_of(data: &[u8], at: usize) -> Option<usize> {
     let mut at = at + TYPE_AT;
     for _ in 0..TAGS_MAX {
@@ -268,7 +274,8 @@ pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     Some(Transport { at: ip.end, protocol: ip.protocol, is_extended })
 }
 
-/// Returns the protocol of the header that begins at `start`, if that is behind one of the nested IP headers.
+/// Returns the protocol of the header that begins at `start`, if that is behind one of the nested
+/// IP headers.
 pub(crate) fn protocol_at(data: &[u8], start: usize) -> Option<u8> {
     let mut ips = nested(data).into_iter().flatten();
     ips.find(|ip| ip.end == start).map(|ip| ip.protocol)

@@ -1,12 +1,12 @@
 //! State of an interface (up, down or gone), tracked without a wake-up while it is up.
 //!
-//! The state leaves "up" when a call on the device fails. Then, and while the interface is down, the
-//! interface itself is queried, at most once in [`QUERY_INTERVAL`]. "Gone" is final: an interface made again under
-//! the same name is another one.
+//! The state leaves "up" when a call on the device fails. Then, and while the interface is down,
+//! the interface itself is queried, at most once in [`QUERY_INTERVAL`]. "Gone" is final: an
+//! interface made again under the same name is another one.
 //!
-//! The descriptor of a TAP still works after its interface was moved to another network namespace, where
-//! the interface cannot be queried. Then the descriptor decides: a refused call means down, an error on
-//! the descriptor means gone.
+//! The descriptor of a TAP still works after its interface was moved to another network namespace,
+//! where the interface cannot be queried. Then the descriptor decides: a refused call means down,
+//! an error on the descriptor means gone.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use crate::queue::Health;
 
 /// Interval at which an interface that is down is queried.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
-/// Remedy after an interface was deleted. An open port never uses an interface that is made again under the same name.
+/// Remedy after an interface was deleted. An open port never uses an interface that is made again
+/// under the same name.
 const OPEN_AGAIN: &str =
     "start the program again, or open the port again, as soon as the interface exists";
 /// Length of an Ethernet header and one VLAN tag.
@@ -57,8 +58,8 @@ impl Link {
         link
     }
 
-    /// Records that the device refused a packet, as devices do that are down. An interface that cannot
-    /// be queried, because it is in another namespace, counts as down.
+    /// Records that the device refused a packet, as devices do that are down. An interface that
+    /// cannot be queried, because it is in another namespace, counts as down.
     pub fn refused(&mut self) {
         self.look();
         if self.is_up() && self.by_descriptor && self.interface.flags().is_err() {
@@ -117,7 +118,8 @@ impl Link {
         self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
     }
 
-    /// Returns a note if the interface has no carrier: the kernel drops packets that are sent, and reports them as sent.
+    /// Returns a note if the interface has no carrier: the kernel drops packets that are sent, and
+    /// reports them as sent.
     ///
     /// Cost: two syscalls.
     pub fn without_carrier(&self) -> Option<String> {
@@ -170,7 +172,8 @@ impl Link {
     }
 }
 
-/// Returns the error of an interface that is down, with the remedy; it has both names of a renamed interface.
+/// Returns the error of an interface that is down, with the remedy; it has both names of a renamed
+/// interface.
 fn down(interface: &Interface) -> Error {
     let name = interface.present_name();
     let what = format!("cannot use {}", both_names(name.as_str(), interface.name().as_str()));
@@ -178,8 +181,8 @@ fn down(interface: &Interface) -> Error {
         .fix(format!("ip link set {name} up"))
 }
 
-/// Returns the present name of an interface, and behind it the name by which it was opened if it was
-/// renamed since.
+/// Returns the present name of an interface, and behind it the name by which it was opened if it
+/// was renamed since.
 pub(crate) fn both_names(present: &str, opened: &str) -> String {
     if present == opened { present.into() } else { format!("{present} (it was {opened})") }
 }

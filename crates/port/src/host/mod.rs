@@ -32,7 +32,8 @@ pub(crate) use reserve::Reservation;
 /// default for a superframe, or for `lo`, whose MTU is 65,536.
 pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// Interval of retries for resources whose release no event signals: a free frame, room in a device's queue.
+/// Interval of retries for resources whose release no event signals: a free frame, room in a
+/// device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
 /// Longest wait for an object that another owner has closed.
@@ -40,10 +41,11 @@ const GOING: Duration = Duration::from_millis(200);
 /// Interval of the attempts during such a wait.
 const GOING_STEP: Duration = Duration::from_millis(2);
 
-/// Calls `open`, and calls it again for up to 200 ms while its error says that the object is in use.
+/// Calls `open`, and calls it again for up to 200 ms while its error says that the object is in
+/// use.
 ///
-/// An object that was closed stays open for a moment if another thread has started a process: the child keeps its
-/// parent's descriptors between its fork and its exec. Nothing signals their end.
+/// An object that was closed stays open for a moment if another thread has started a process: the
+/// child keeps its parent's descriptors between its fork and its exec. Nothing signals their end.
 ///
 /// Cost: blocks. For the opening of ports, never for a worker.
 pub(crate) fn open_when_closed<T, E>(
@@ -53,8 +55,8 @@ pub(crate) fn open_when_closed<T, E>(
     retry_for(GOING, is_in_use, open)
 }
 
-/// Calls `attempt`, and calls it again for up to `longest` while its error says that the object is in
-/// use.
+/// Calls `attempt`, and calls it again for up to `longest` while its error says that the object is
+/// in use.
 ///
 /// Cost: blocks. For opening, closing and examining ports.
 pub(crate) fn retry_for<T, E>(

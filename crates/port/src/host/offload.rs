@@ -3,8 +3,9 @@
 //! Both have virtio's fields, so that a partial checksum or a superframe passes from one interface
 //! to another untouched. Where no header can travel, [`finish_one`] computes the checksum.
 //!
-//! The header cannot say that a checksum is SCTP's CRC32c: the kernel would write an Internet checksum in
-//! its place. So SCTP's CRC never travels unfinished; the place of the field and the IP header tell it.
+//! The header cannot say that a checksum is SCTP's CRC32c: the kernel would write an Internet
+//! checksum in its place. So SCTP's CRC never travels unfinished; the place of the field and the IP
+//! header tell it.
 
 use linerate_skb::{DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
@@ -36,9 +37,9 @@ pub(crate) fn header(offload: Offload) -> VnetHdr {
     }
 }
 
-/// Converts the kernel's header of a received packet of `len` bytes that begins with `data`; returns
-/// `None` if the header contradicts the packet, leaves a checksum where none can be, or has the packet cut into more than
-/// [`SEGMENTS_MAX`] segments.
+/// Converts the kernel's header of a received packet of `len` bytes that begins with `data`;
+/// returns `None` if the header contradicts the packet, leaves a checksum where none can be, or has
+/// the packet cut into more than [`SEGMENTS_MAX`] segments.
 pub(crate) fn received(header: &VnetHdr, data: &[u8], len: usize) -> Option<Offload> {
     let offload = Offload {
         flags: header.flags,
@@ -59,8 +60,9 @@ pub(crate) fn received(header: &VnetHdr, data: &[u8], len: usize) -> Option<Offl
     (fits && cuts).then_some(offload)
 }
 
-/// Returns true if the offload is not at the first transport header, is a CRC of SCTP, or cuts a superframe behind
-/// extension headers of IPv6: the kernel does none of them. It drops some of those superframes without an error.
+/// Returns true if the offload is not at the first transport header, is a CRC of SCTP, or cuts a
+/// superframe behind extension headers of IPv6: the kernel does none of them. It drops some of
+/// those superframes without an error.
 ///
 /// Source: net/ipv6/ip6_offload.c `ipv6_gso_pull_exthdrs`.
 #[inline]
@@ -98,21 +100,24 @@ fn is_usual(skb: &Skb, offload: Offload) -> bool {
         }
 }
 
-/// Returns true for an Ethernet header that is directly followed by IPv6, and that directly by TCP or UDP.
+/// Returns true for an Ethernet header that is directly followed by IPv6, and that directly by TCP
+/// or UDP.
 fn is_ipv6(data: &[u8]) -> bool {
     let Some(head) = data.first_chunk::<21>() else { return false };
     let transport = matches!(head[20], headers::TCP | headers::UDP);
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
 }
 
-/// Returns true if the checksum that is left is SCTP's CRC32c, at a place where [`finish_one`] finds it.
+/// Returns true if the checksum that is left is SCTP's CRC32c, at a place where [`finish_one`]
+/// finds it.
 pub(crate) fn is_sctp(skb: &Skb, offload: Offload) -> bool {
     offload.needs_checksum()
         && offload.csum_offset == SCTP_CHECK
         && protocol_of(skb, offload) == Some(headers::SCTP)
 }
 
-/// Returns the protocol of the header whose checksum is missing, if an IP header is right before it.
+/// Returns the protocol of the header whose checksum is missing, if an IP header is right before
+/// it.
 fn protocol_of(skb: &Skb, offload: Offload) -> Option<u8> {
     let start = usize::from(offload.csum_start);
     headers::of(skb, |data| headers::protocol_at(data, start))
@@ -121,8 +126,8 @@ fn protocol_of(skb: &Skb, offload: Offload) -> Option<u8> {
 /// Completes the offload of a packet in software, for a device without offloads.
 ///
 /// # Errors
-/// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet, `NO_FRAME`
-/// if it had to be copied to be written and could not.
+/// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet,
+/// `NO_FRAME` if it had to be copied to be written and could not.
 pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReason> {
     if offload.is_gso() {
         return Err(DropReason::UNSUPPORTED);
@@ -141,8 +146,8 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
         }
     }
     let sum = sum_from(skb, start);
-    // The field holds the sum of the pseudo header. In UDP the checksum 0 means "no checksum", so write
-    // its other form, all ones. Source: RFC 768.
+    // The field holds the sum of the pseudo header. In UDP the checksum 0 means "no checksum", so
+    // write its other form, all ones. Source: RFC 768.
     let check = match checksum::finish(sum) {
         0 if offload.csum_offset == UDP_CHECK => u16::MAX,
         check => check,
@@ -155,7 +160,8 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
     Ok(())
 }
 
-/// Writes the CRC32c of the SCTP packet that begins at `start`; the CRC covers its own field as zero.
+/// Writes the CRC32c of the SCTP packet that begins at `start`; the CRC covers its own field as
+/// zero.
 ///
 /// Source: RFC 9260, 6.8 and appendix A; net/core/dev.c `skb_crc32c_csum_help`.
 #[cold]

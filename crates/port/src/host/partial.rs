@@ -1,11 +1,13 @@
 //! Packets whose checksum is still to be computed, recognised by what stands in its place.
 //!
-//! Where hardware is to fill a checksum in, the kernel leaves the sum of the pseudo header there. virtio says so in
-//! a header, which AF_XDP and a packet socket without that header do not have. A packet whose field holds just that
-//! sum is taken for unfinished. One of 65,536 finished packets holds it by chance: computed again, its checksum is the
-//! same, unless padding other than 0 follows. SCTP and GRE have no pseudo header: the kernel leaves 0.
+//! Where hardware is to fill a checksum in, the kernel leaves the sum of the pseudo header there.
+//! virtio says so in a header, which AF_XDP and a packet socket without that header do not have. A
+//! packet whose field holds just that sum is taken for unfinished. One of 65,536 finished packets
+//! holds it by chance: computed again, its checksum is the same, unless padding other than 0
+//! follows. SCTP and GRE have no pseudo header: the kernel leaves 0.
 //!
-//! In a tunnel with a checksum of its own (VXLAN, Geneve, GRE) the kernel leaves one checksum to hardware:
+//! In a tunnel with a checksum of its own (VXLAN, Geneve, GRE) the kernel leaves one checksum to
+//! hardware:
 //!
 //! | packet | inner field | outer field |
 //! |---|---|---|
@@ -14,12 +16,12 @@
 //! | superframe | its pseudo header | its pseudo header; in GRE any value, because the kernel does not write it |
 //! | a program sends a copy of an unfinished packet | its pseudo header | as if the inner one were complete, or complete |
 //!
-//! Superframes and copies are told apart by their length. TCP is right in both cases with both checksums finished, and
-//! is cut where it is longer than the MTU. A UDP or SCTP packet that is not longer is taken for a copy, whose inner
-//! field stays as it is.
+//! Superframes and copies are told apart by their length. TCP is right in both cases with both
+//! checksums finished, and is cut where it is longer than the MTU. A UDP or SCTP packet that is not
+//! longer is taken for a copy, whose inner field stays as it is.
 //!
-//! Source: Linux net/ipv4/udp.c `udp_set_csum`, include/net/gre.h `gre_build_header`, include/linux/skbuff.h
-//! `lco_csum`.
+//! Source: Linux net/ipv4/udp.c `udp_set_csum`, include/net/gre.h `gre_build_header`,
+//! include/linux/skbuff.h `lco_csum`.
 
 use linerate_skb::{Offload, Skb};
 use linerate_sys::vnet::GSO_ECN;
@@ -30,8 +32,9 @@ use super::headers::{
 };
 use super::tunnel;
 
-/// A superframe kind that virtio does not define, so that the packet is dropped before every device and peer. A port
-/// that takes all superframes as they are, for a file or for this process, passes it on.
+/// A superframe kind that virtio does not define, so that the packet is dropped before every device
+/// and peer. A port that takes all superframes as they are, for a file or for this process, passes
+/// it on.
 const GSO_UNKNOWN: u8 = 0x7f;
 /// Offset of the header's length in TCP's header, and the flag AE in the same byte.
 const TCP_LENGTH: usize = 12;
@@ -43,7 +46,8 @@ const CWR: u8 = 0x80;
 /// A checksum in a packet.
 #[derive(Debug, Clone, Copy)]
 struct Check {
-    /// The IP header before the header that has the checksum, and the offset of the checksum in the latter.
+    /// The IP header before the header that has the checksum, and the offset of the checksum in the
+    /// latter.
     ip: IpHeader,
     offset: usize,
     /// The sum of the pseudo header; 0 without one.
@@ -52,9 +56,9 @@ struct Check {
     is_unfinished: bool,
 }
 
-/// Marks a packet whose checksum is still to be computed, also one in a tunnel; a TCP packet
-/// longer than the interface's MTU is marked as a superframe to be cut, a UDP or SCTP packet as one that is dropped
-/// before it leaves to a device or a peer.
+/// Marks a packet whose checksum is still to be computed, also one in a tunnel; a TCP packet longer
+/// than the interface's MTU is marked as a superframe to be cut, a UDP or SCTP packet as one that
+/// is dropped before it leaves to a device or a peer.
 ///
 /// Cost: its headers are read.
 pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
@@ -64,8 +68,8 @@ pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
     }
 }
 
-/// Returns the work that is left to a device for a packet of `len` bytes that begins with `data`; `None` if the
-/// packet is not recognised as unfinished.
+/// Returns the work that is left to a device for a packet of `len` bytes that begins with `data`;
+/// `None` if the packet is not recognised as unfinished.
 pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
     let longest = headers::network(data)? + mtu_bytes;
     let (Check { ip, offset, .. }, is_superframe) = unfinished(data, len, longest)?;
@@ -74,7 +78,8 @@ pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload>
     let partial = Offload { flags, csum_start, csum_offset, ..Offload::NONE };
     Some(match ip.protocol {
         TCP if is_superframe => superframe(partial, data, ip, longest),
-        // Only the sender knows where the packets of this superframe end: sent as one, they would be another message.
+        // Only the sender knows where the packets of this superframe end: sent as one, they would
+        // be another message.
         _ if is_superframe => Offload { gso_type: GSO_UNKNOWN, ..Offload::NONE },
         _ => partial,
     })
@@ -86,8 +91,8 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
         [TCP_LENGTH, TCP_FLAGS].map(|at| data.get(ip.end + at).copied().unwrap_or(0));
     let header = usize::from(length >> 4) * 4;
     let piece = longest.saturating_sub(ip.end + header);
-    // By RFC 3168 only the first segment has CWR. In Accurate ECN, AE, CWR and ECE are a counter, which each segment
-    // has; without AE the two cannot be told apart.
+    // By RFC 3168 only the first segment has CWR. In Accurate ECN, AE, CWR and ECE are a counter,
+    // which each segment has; without AE the two cannot be told apart.
     let is_first_only = flags & CWR != 0 && length & AE == 0;
     let kind = if ip.v6 { Offload::GSO_TCPV6 } else { Offload::GSO_TCPV4 };
     Offload {
@@ -98,7 +103,8 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
     }
 }
 
-/// Returns the innermost checksum of a packet that is left to a device, and true if the packet is a superframe.
+/// Returns the innermost checksum of a packet that is left to a device, and true if the packet is a
+/// superframe.
 fn unfinished(data: &[u8], len: usize, longest: usize) -> Option<(Check, bool)> {
     let checks = headers::nested(data).map(|ip| check_after(data, ip?));
     (0..checks.len()).rev().find_map(|depth| {
@@ -121,7 +127,8 @@ fn unfinished(data: &[u8], len: usize, longest: usize) -> Option<(Check, bool)> 
     })
 }
 
-/// Returns the checksum of the header after `ip`; `None` if it has none, or it is 0 although there is a pseudo header.
+/// Returns the checksum of the header after `ip`; `None` if it has none, or it is 0 although there
+/// is a pseudo header.
 fn check_after(data: &[u8], ip: IpHeader) -> Option<Check> {
     let (offset, bytes) = match ip.protocol {
         TCP => (usize::from(TCP_CHECK), 2),
@@ -150,7 +157,8 @@ fn bytes_after(data: &[u8], ip: &IpHeader) -> Option<u16> {
 
 /// Returns true if the checksum `outer` of a tunnel is right once `inner` is finished.
 ///
-/// A finished checksum makes the sum of its bytes the complement of the sum that its field had before.
+/// A finished checksum makes the sum of its bytes the complement of the sum that its field had
+/// before.
 fn is_right_around(data: &[u8], outer: &Check, inner: &Check) -> bool {
     let Some(headers) = data.get(outer.ip.end..inner.ip.end).map(checksum::sum) else {
         return false;

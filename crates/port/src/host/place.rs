@@ -1,10 +1,11 @@
 //! Check of the place at which a received offload header leaves a checksum to be filled in.
 //!
-//! The packet's sender chooses the place: a virtual machine behind a TAP, or a program at the other end of a veth. If
-//! the place were in a header, filling the checksum in would change an address or a port after a stage has read it. So
-//! a packet is refused if its checksum is at a place where no checksum can be. The bytes behind UDP's header, which
-//! may be a tunnel, and behind GRE and other protocols are not parsed: any place in them is accepted. Headers that a
-//! stage may step over, and that are not stepped over here, are refused: the kernel completes such packets.
+//! The packet's sender chooses the place: a virtual machine behind a TAP, or a program at the other
+//! end of a veth. If the place were in a header, filling the checksum in would change an address or
+//! a port after a stage has read it. So a packet is refused if its checksum is at a place where no
+//! checksum can be. The bytes behind UDP's header, which may be a tunnel, and behind GRE and other
+//! protocols are not parsed: any place in them is accepted. Headers that a stage may step over, and
+//! that are not stepped over here, are refused: the kernel completes such packets.
 
 use linerate_skb::Offload;
 
@@ -14,7 +15,8 @@ use super::headers::{
 use super::offload::{IPV4_TRANSPORT, IPV6_TRANSPORT};
 
 const UDP_BYTES: usize = 8;
-/// Protocols of further headers of IP: IPv4, IPv6, and extension headers, as far as they were not stepped over.
+/// Protocols of further headers of IP: IPv4, IPv6, and extension headers, as far as they were not
+/// stepped over.
 ///
 /// Source: RFC 7045; the IANA registry of IPv6 extension header types.
 const FURTHER_HEADERS: [u8; 10] = [0, 4, 41, 43, 44, 51, 60, 135, 139, 140];
@@ -25,7 +27,8 @@ pub(super) fn is_possible(data: &[u8], left: Offload) -> bool {
     is_usual(data, left) || is_behind_headers(data, left)
 }
 
-/// Returns true for the checksum of TCP or UDP directly after Ethernet and an IP header without options.
+/// Returns true for the checksum of TCP or UDP directly after Ethernet and an IP header without
+/// options.
 #[inline]
 fn is_usual(data: &[u8], left: Offload) -> bool {
     let Some(head) = data.first_chunk::<24>() else { return false };
@@ -37,13 +40,14 @@ fn is_usual(data: &[u8], left: Offload) -> bool {
     matches!((protocol, left.csum_offset), (TCP, TCP_CHECK) | (UDP, UDP_CHECK))
 }
 
-/// Parses the headers; returns true if the checksum is at its place in the innermost transport header, or in bytes
-/// that may be a tunnel.
+/// Parses the headers; returns true if the checksum is at its place in the innermost transport
+/// header, or in bytes that may be a tunnel.
 #[cold]
 fn is_behind_headers(data: &[u8], left: Offload) -> bool {
     let (start, offset) = (usize::from(left.csum_start), left.csum_offset);
     let Some(mut ip) = IpHeader::first(data) else {
-        // Another protocol may carry IP, as MPLS does. The kernel completes checksums before it makes fragments.
+        // Another protocol may carry IP, as MPLS does. The kernel completes checksums before it
+        // makes fragments.
         return !headers::is_ip(data) && headers::network(data).is_some_and(|at| start >= at);
     };
     for _ in 1..IP_HEADERS_MAX {
@@ -71,8 +75,8 @@ mod tests {
         is_possible(frame, Offload { flags, csum_start, csum_offset, ..Offload::NONE })
     }
 
-    /// Asserts that the checksum of a packet whose transport header is at `start` is accepted there, and is refused at
-    /// another offset, and before.
+    /// Asserts that the checksum of a packet whose transport header is at `start` is accepted
+    /// there, and is refused at another offset, and before.
     fn assert_only_at(frame: &[u8], start: usize, protocol: u8) {
         let offset = match protocol {
             TCP => TCP_CHECK,

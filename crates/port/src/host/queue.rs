@@ -1,4 +1,5 @@
-//! A queue on an interface of the host: the state, descriptor and sleeping that these drivers share.
+//! A queue on an interface of the host: the state, descriptor and sleeping that these drivers
+//! share.
 //!
 //! ```text
 //!   HostQueue ─┬─ Host ─┬─ Link   up, down or gone
@@ -164,7 +165,8 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         }
         let ready = self.device.is_ready(&mut self.host, want);
         let Host { link, bell } = &mut self.host;
-        // There is always room in a device that is not up, because it drops the packets that it accepts.
+        // There is always room in a device that is not up, because it drops the packets that it
+        // accepts.
         if link.take_news() || ready || (want.room() && !link.is_up()) {
             return false;
         }

@@ -1,9 +1,10 @@
-//! Reservation of UDP or TCP ports, so that the host's own stack does not answer on them and the port can.
+//! Reservation of UDP or TCP ports, so that the host's own stack does not answer on them and the
+//! port can.
 //!
-//! The stack sees, or may see, the packets that a port takes by a filter. If no socket has a packet's
-//! port, the stack answers the packet itself: a datagram with ICMP port unreachable, a segment with a
-//! reset, and the client gives up. So the port is bound by a socket of the kernel whose filter drops
-//! everything:
+//! The stack sees, or may see, the packets that a port takes by a filter. If no socket has a
+//! packet's port, the stack answers the packet itself: a datagram with ICMP port unreachable, a
+//! segment with a reset, and the client gives up. So the port is bound by a socket of the kernel
+//! whose filter drops everything:
 //!
 //! ```text
 //!   datagram ──► socket found ──► filter: 0 bytes ──► dropped, no answer
@@ -12,12 +13,12 @@
 //!
 //! A TCP socket must listen: one that is only bound is not found by segments, and the stack resets.
 //! Its filter comes before the handshake, so that it never has a connection. Both are bound without
-//! `SO_REUSEADDR`: a port is either this one's or another's. They are bound to the interface as well,
-//! since only its packets are taken: another one may have a port of its own.
+//! `SO_REUSEADDR`: a port is either this one's or another's. They are bound to the interface as
+//! well, since only its packets are taken: another one may have a port of its own.
 //!
-//! The stack receives the packets of a member of a bridge or bond as the bridge's, for which no socket of the
-//! member is found. So other sockets are bound to the bridge. Those of several members share the port there
-//! (`SO_REUSEPORT`).
+//! The stack receives the packets of a member of a bridge or bond as the bridge's, for which no
+//! socket of the member is found. So other sockets are bound to the bridge. Those of several
+//! members share the port there (`SO_REUSEPORT`).
 //!
 //! Owner: [`Reservation`], of the sockets; dropping it gives the ports back, as the end of the
 //! process does. It holds in the network namespace of the thread that made it.
@@ -49,8 +50,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves the ports of `flow` on `interface`, and on the bridge or bond that it is a member of now; reserves
-    /// none if one of them fails.
+    /// Reserves the ports of `flow` on `interface`, and on the bridge or bond that it is a member
+    /// of now; reserves none if one of them fails.
     ///
     /// # Errors
     /// `E-BUSY` if another socket has one of them, `E-PERM` for one below 1024 without
@@ -94,8 +95,8 @@ fn masters_of(interface: &Interface) -> Vec<Interface> {
     std::iter::successors(master_of(interface), master_of).take(MASTERS_MAX).collect()
 }
 
-/// Binds `address` on an interface to a socket that drops all packets, and shares it with other such sockets of
-/// this user if the flag is true; an error names the failed call.
+/// Binds `address` on an interface to a socket that drops all packets, and shares it with other
+/// such sockets of this user if the flag is true; an error names the failed call.
 fn reserve(
     protocol: Protocol,
     address: SocketAddr,
@@ -132,7 +133,8 @@ fn refused(protocol: Protocol, port: u16, call: &str, errno: Errno) -> Error {
         Errno::ADDRINUSE => {
             let show = match protocol {
                 Protocol::Udp => "ss -ulpn",
-                // `-a` lists connections too: those of a server that has ended hold its port for a minute.
+                // `-a` lists connections too: those of a server that has ended hold its port for a
+                // minute.
                 Protocol::Tcp => "ss -tapn",
             };
             Error::new(

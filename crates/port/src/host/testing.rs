@@ -24,7 +24,8 @@ use crate::{Port, Queue, Want};
 /// Longest wait of a test; every step takes far less.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 
-/// Runs `test` on its own thread in a new network namespace without IPv6, as [`linerate_testing::in_netns`] does.
+/// Runs `test` on its own thread in a new network namespace without IPv6, as
+/// [`linerate_testing::in_netns`] does.
 pub(crate) fn in_netns(test: impl FnOnce() + Send) {
     // With IPv6, an interface that comes up sends solicitations.
     linerate_testing::in_netns(|| {
@@ -42,7 +43,8 @@ fn little_to_lock() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|&bytes| !privileged && bytes < LOCKED_BYTES)
 }
 
-/// Does as `in_netns`, if the kernel has AF_XDP and lets this process lock the memory that it takes.
+/// Does as `in_netns`, if the kernel has AF_XDP and lets this process lock the memory that it
+/// takes.
 pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send) {
     if let Some(bytes) = little_to_lock() {
         let (most, kib) = (LOCKED_BYTES >> 10, bytes >> 10);
@@ -64,7 +66,8 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send) {
     });
 }
 
-/// Runs `tc qdisc add` with `args`; returns false, and says why, if there is no `tc`, or no such queue in this kernel.
+/// Runs `tc qdisc add` with `args`; returns false, and says why, if there is no `tc`, or no such
+/// queue in this kernel.
 pub(crate) fn adds_qdisc(args: &str) -> bool {
     let words = ["qdisc", "add"].into_iter().chain(args.split(' '));
     let done = match Command::new("tc").args(words).output() {
@@ -83,8 +86,8 @@ pub(crate) fn adds_qdisc(args: &str) -> bool {
     true
 }
 
-/// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU; returns false,
-/// and says why, if a filter of system calls refuses to pin the thread.
+/// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one
+/// CPU; returns false, and says why, if a filter of system calls refuses to pin the thread.
 pub(crate) fn stays_on_one_cpu() -> bool {
     unless(pin_to_cpu(allowed_cpus().unwrap()[0]), is_filtered).is_some()
 }
@@ -252,9 +255,9 @@ pub(crate) fn unfinished(pool: &Pool, payload: usize) -> Skb {
     skb
 }
 
-/// Returns a frame with an IPv6 packet of TCP (6), UDP (17) or SCTP (132) with `payload` bytes behind the extension
-/// headers `chain`, the first of which is of kind `first`; its checksum is the sum of the pseudo header, as for an
-/// offload, and 0 in SCTP.
+/// Returns a frame with an IPv6 packet of TCP (6), UDP (17) or SCTP (132) with `payload` bytes
+/// behind the extension headers `chain`, the first of which is of kind `first`; its checksum is the
+/// sum of the pseudo header, as for an offload, and 0 in SCTP.
 pub(crate) fn ipv6(first: u8, chain: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
     let mut transport = ipv4(protocol, payload).split_off(34);
     let len = transport.len() as u16;
@@ -275,8 +278,9 @@ pub(crate) fn ipv6(first: u8, chain: &[u8], protocol: u8, payload: usize) -> Vec
     f
 }
 
-/// Extension headers of IPv6 that are stepped over, with the kind of the first; the header after them is of kind
-/// `next`: options, an atomic fragment, a source route with no segment left, segment routing with one left.
+/// Extension headers of IPv6 that are stepped over, with the kind of the first; the header after
+/// them is of kind `next`: options, an atomic fragment, a source route with no segment left,
+/// segment routing with one left.
 pub(crate) fn chains(next: u8) -> [(u8, Vec<u8>); 4] {
     let mut options = vec![60, 0, 1, 4, 0, 0, 0, 0, next, 1, 1, 4, 0, 0, 0, 0];
     options.extend([1, 6, 0, 0, 0, 0, 0, 0]);
@@ -286,8 +290,8 @@ pub(crate) fn chains(next: u8) -> [(u8, Vec<u8>); 4] {
     [(0, options), (44, vec![next, 0, 0, 0, 1, 2, 3, 4]), (43, route), (43, segments)]
 }
 
-/// Returns the IPv4 packet of `frame` under way by a loose source route: the header has the address of the next hop,
-/// and the option has the destination's.
+/// Returns the IPv4 packet of `frame` under way by a loose source route: the header has the address
+/// of the next hop, and the option has the destination's.
 pub(crate) fn source_routed(mut frame: Vec<u8>) -> Vec<u8> {
     let route = [131, 7, 4, frame[30], frame[31], frame[32], frame[33], 0];
     frame[30..34].copy_from_slice(&[10, 0, 0, 9]);
@@ -298,7 +302,8 @@ pub(crate) fn source_routed(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is correct.
+/// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is
+/// correct.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;
     let mut outer = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 4, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
@@ -309,8 +314,8 @@ pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Returns `packet` in a tunnel over UDP to `port`, whose header is `header`; the outer checksum is the sum of its
-/// pseudo header.
+/// Returns `packet` in a tunnel over UDP to `port`, whose header is `header`; the outer checksum is
+/// the sum of its pseudo header.
 pub(crate) fn over_udp(v6: bool, port: u16, header: &[u8], packet: &[u8]) -> Vec<u8> {
     let payload = [header, packet].concat();
     let mut f = match v6 {
@@ -331,8 +336,9 @@ pub(crate) fn over_gre(header: &[u8], packet: &[u8]) -> Vec<u8> {
     f
 }
 
-/// The header of VXLAN; the next constants are one of Geneve with an option, and two of GRE with a checksum and a key, for
-/// Ethernet frames: the kernel does not write the checksum's word in a superframe.
+/// The header of VXLAN; the next constants are one of Geneve with an option, and two of GRE with a
+/// checksum and a key, for Ethernet frames: the kernel does not write the checksum's word in a
+/// superframe.
 pub(crate) const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
 pub(crate) const GENEVE: [u8; 12] = [1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4];
 pub(crate) const GRE_CHECKED: [u8; 12] = [0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 0, 5];
@@ -418,7 +424,8 @@ impl Seen {
         assert!(got.iter().copied().eq(all), "{} of {}", got.len(), u32::from(FLOWS) * rounds);
     }
 
-    /// Asserts that each flow arrived on one queue and in order, and that each of `queues` received some.
+    /// Asserts that each flow arrived on one queue and in order, and that each of `queues` received
+    /// some.
     pub fn assert_divided(&self, queues: usize) {
         for flow in 0..FLOWS {
             let its: Vec<_> = self.frames.iter().filter(|(_, of, _)| *of == flow).collect();
@@ -459,8 +466,8 @@ pub(crate) fn assert_settled(pool: &Pool) {
     assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
 }
 
-/// Asserts that the armed, idle queue wakes a thread that sleeps on its descriptor at most `most` times a
-/// second, even if the queue has failed.
+/// Asserts that the armed, idle queue wakes a thread that sleeps on its descriptor at most `most`
+/// times a second, even if the queue has failed.
 pub(crate) fn assert_silent(queue: &mut Queue, most: u64) {
     let mut batch = Batch::with_capacity(64);
     let (mut wakeups, end) = (0, Instant::now() + Duration::from_secs(1));

@@ -263,7 +263,8 @@ fn frames_that_a_peer_can_write_are_exchanged_as_copies() {
     }
 }
 
-/// Sends a packet to the other end and back, and asserts that it returns unchanged, with the same offload.
+/// Sends a packet to the other end and back, and asserts that it returns unchanged, with the same
+/// offload.
 fn assert_returns(pair: &Pair, frame: &[u8], offload: Offload, is_it: fn(&[u8]) -> bool) {
     let (mut near, mut far) = pair.open(&pool(256));
     send(&mut far, &[frame.to_vec()], offload);
@@ -284,7 +285,8 @@ fn superframes_and_partial_checksums_are_forwarded_unharmed() {
                 (ipv4(17, 100), PARTIAL),
                 (ipv4(6, 20_000), SUPERFRAME),
                 (ipv4(6, 65_535 - 54), SUPERFRAME),
-                // "The checksum was verified" is a flag of received packets, which a sender must not set.
+                // "The checksum was verified" is a flag of received packets, which a sender must
+                // not set.
                 (ipv4(17, 100), Offload { flags: 3, ..PARTIAL }),
             ] {
                 assert_returns(&pair, &frame, offload, is_ipv4);

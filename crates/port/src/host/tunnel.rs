@@ -25,7 +25,8 @@ const VXLAN_POLICY: u8 = 0x80;
 ///
 /// Source: Linux include/net/vxlan.h `VXLAN_HF_RCO`.
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
-/// The length of Geneve's options, in units of 4 bytes; the bits above it are the version, which is 0.
+/// The length of Geneve's options, in units of 4 bytes; the bits above it are the version, which is
+/// 0.
 const GENEVE_OPTIONS: u8 = 0x3f;
 /// Longest headers of a tunnel over UDP, in bytes.
 pub(super) const BYTES_MAX: usize = UDP_BYTES + TUNNEL_BYTES + GENEVE_OPTIONS as usize * 4;
@@ -69,8 +70,8 @@ pub(crate) fn is_numbered(data: &[u8], ip: &IpHeader) -> bool {
     gre_fields(data, ip).is_some_and(|fields| fields & GRE_SEQUENCE != 0)
 }
 
-/// Returns the flags of the fields of the GRE header that follows `ip`; `None` if there is none of version 0, or it
-/// has other flags.
+/// Returns the flags of the fields of the GRE header that follows `ip`; `None` if there is none of
+/// version 0, or it has other flags.
 fn gre_fields(data: &[u8], ip: &IpHeader) -> Option<u8> {
     let [fields, version] = u16_at(data, ip.end).filter(|_| ip.protocol == GRE)?.to_be_bytes();
     let is_known = fields & !(GRE_CHECKSUM | GRE_KEY | GRE_SEQUENCE) == 0 && version == 0;
@@ -105,8 +106,8 @@ mod tests {
         frame[start + offset..start + offset + 2].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// Checks that the unfinished checksum is found in every packet that a kernel makes of `frame`, whose outer and
-    /// inner checksums are both unfinished.
+    /// Checks that the unfinished checksum is found in every packet that a kernel makes of `frame`,
+    /// whose outer and inner checksums are both unfinished.
     fn assert_found(frame: &[u8], outer: Place, inner: Place) {
         let field = outer.0 + outer.1..outer.0 + outer.1 + 2;
         let mut whole = frame.to_vec();

@@ -39,8 +39,9 @@ impl Channel {
         self.0.peer_user().unwrap_or(NO_USER)
     }
 
-    /// Returns the user who can keep a thread that closes this socket: the peer's, or `None` if the kernel has refused
-    /// all of the peer's descriptors. A socket without them is closed without a wait.
+    /// Returns the user who can keep a thread that closes this socket: the peer's, or `None` if the
+    /// kernel has refused all of the peer's descriptors. A socket without them is closed without a
+    /// wait.
     ///
     /// Cost: one or two syscalls.
     pub fn close_user(&self) -> Option<u32> {
@@ -54,22 +55,23 @@ impl Channel {
         poll_readable(&[self.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
     }
 
-    /// Ends the connection, so that the peer knows it before the socket is closed, which can take long.
+    /// Ends the connection, so that the peer knows it before the socket is closed, which can take
+    /// long.
     pub fn shut(&self) {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 
     /// Returns the next message, and appends its descriptors to `fds`; returns `Ok(None)` if none
-    /// has arrived. A descriptor that is of no use must be dropped as a [`super::closer::Useless`], because
-    /// its peer can block calls on it, such as setsockopt(2) and close(2).
+    /// has arrived. A descriptor that is of no use must be dropped as a [`super::closer::Useless`],
+    /// because its peer can block calls on it, such as setsockopt(2) and close(2).
     ///
     /// # Errors
     /// Why the connection ends.
     pub fn recv(&self, fds: &mut Vec<OwnedFd>) -> Result<Option<Message>, Ending> {
         let mut bytes = [0; BYTES];
         let received = match self.0.receive(&mut bytes) {
-            // The peer has closed its end before it had read everything. This is reported once, before its
-            // last message, which has the reason.
+            // The peer has closed its end before it had read everything. This is reported once,
+            // before its last message, which has the reason.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.0.receive(&mut bytes),
             received => received,
         };

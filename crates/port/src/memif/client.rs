@@ -1,4 +1,5 @@
-//! A queue of the client, which owns the memory: it posts packets, and empty buffers that the server fills.
+//! A queue of the client, which owns the memory: it posts packets, and empty buffers that the
+//! server fills.
 //!
 //! ```text
 //!   zero copy   packet ── its frames' places in descriptors ──► ring ──► peer ──► tail: freed as sent

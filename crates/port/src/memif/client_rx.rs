@@ -121,8 +121,9 @@ impl Rx {
         }
         let mut head: Option<Skb> = None;
         for i in 0..n {
-            // This is a second reading, so check again, because the peer may have changed the descriptor:
-            // each part must be in its frame, and all parts together no longer than a packet.
+            // This is a second reading, so check again, because the peer may have changed the
+            // descriptor: each part must be in its frame, and all parts together no longer than a
+            // packet.
             let (mut span, _) = self.span(i).unwrap_or((self.empty(i), 0));
             let so_far = head.as_ref().map_or(0, Skb::len);
             span.len = span.len.min((PACKET_BYTES_MAX - so_far) as u32);
@@ -235,7 +236,8 @@ impl RxRing for Rx {
             for &frame in &frames[..n] {
                 let slot = self.ring.free_slot(posted);
                 self.frames[slot] = frame;
-                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new`
+                // checks.
                 let offset = (frame + self.headroom) as u32;
                 self.ring
                     .shared
@@ -248,8 +250,8 @@ impl RxRing for Rx {
             self.ring.post(posted);
         }
         if is_short && usize::from(self.ring.posted()) < self.packet_slots {
-            // A packet that takes more slots cannot arrive, and no event signals a free frame: count
-            // this, so that the caller tries again.
+            // A packet that takes more slots cannot arrive, and no event signals a free frame:
+            // count this, so that the caller tries again.
             copies.no_frame += 1;
         }
     }

@@ -23,7 +23,8 @@ pub(super) struct Tx {
     bell: EventFd,
     /// The buffers for copies; `None` if packets are sent in place.
     slots: Option<Slots>,
-    /// The packet whose last descriptor is in the slot, for each slot: its handle, or the length of its copy.
+    /// The packet whose last descriptor is in the slot, for each slot: its handle, or the length of
+    /// its copy.
     packets: Box<[u32]>,
     /// Number of packets in the ring.
     sending: usize,
@@ -54,7 +55,8 @@ impl Tx {
         let mut moved = Moved::default();
         loop {
             self.put_plain(batch, &mut moved);
-            // `put_plain` stopped because the next packet is not plain, or because there is no room for it.
+            // `put_plain` stopped because the next packet is not plain, or because there is no room
+            // for it.
             let (Some(skb), Some(&handle)) = (batch.iter().next(), batch.handles().first()) else {
                 return (moved, Stop::Empty);
             };
@@ -87,7 +89,8 @@ impl Tx {
             let fits = |span: &&Span| (SHORTEST..=self.desc_bytes).contains(&span.len);
             let n = spans[..n].iter().take_while(fits).count();
             for (i, span) in (0u16..).zip(&spans[..n]) {
-                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new`
+                // checks.
                 let (len, offset) = (span.len, span.offset as u32);
                 self.set(i, Desc { flags: 0, region: POOL, len, offset });
                 moved.bytes += u64::from(len);
@@ -96,7 +99,8 @@ impl Tx {
             for &handle in &batch.handles()[..n] {
                 self.keep(handle, 1);
             }
-            // SAFETY: `packets` has the packets' handles; `reap` and `close` take each out once and adopt it.
+            // SAFETY: `packets` has the packets' handles; `reap` and `close` take each out once and
+            // adopt it.
             unsafe { batch.took(n) };
             if n < STRIDE {
                 return;
@@ -112,7 +116,8 @@ impl Tx {
         self.sending += 1;
     }
 
-    /// Writes the descriptors of a packet of the pool into free slots; returns the number of slots used.
+    /// Writes the descriptors of a packet of the pool into free slots; returns the number of slots
+    /// used.
     fn write(&self, skb: &Skb, free: u16) -> Result<u16, Stop> {
         let (mut n, mut bytes) = (0u16, 0);
         let mut last: Option<Desc> = None;
@@ -128,7 +133,8 @@ impl Tx {
                     let long = most < free || usize::from(most) == self.packets.len();
                     return Err(if long { Stop::Never(DropReason::TOO_LONG) } else { Stop::Full });
                 }
-                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new`
+                // checks.
                 let offset = left.offset as u32;
                 last = Some(Desc { flags: 0, region: POOL, len, offset });
                 n += 1;
@@ -218,8 +224,8 @@ impl TxRing for Tx {
     }
 
     fn has_room(&mut self) -> Checked<bool> {
-        // Report room only if half of a short ring is free, or half of `DESCS_MAX` slots of a longer one: waking for
-        // one slot is too costly.
+        // Report room only if half of a short ring is free, or half of `DESCS_MAX` slots of a
+        // longer one: waking for one slot is too costly.
         Ok(self.ring.free() >= self.ring.shared.len().min(DESCS_MAX as u16) / 2)
     }
 

@@ -1,25 +1,25 @@
 //! Threads that close objects received from peers.
 //!
-//! close(2) can wait: for the unsent data of a TCP socket that lingers, for the owner of a file system, for the
-//! pages of a large mapping. So descriptors, sockets with unread descriptors in them and mappings are dropped by
-//! threads for which no other thread waits.
+//! close(2) can wait: for the unsent data of a TCP socket that lingers, for the owner of a file
+//! system, for the pages of a large mapping. So descriptors, sockets with unread descriptors in
+//! them and mappings are dropped by threads for which no other thread waits.
 //!
 //! ```text
 //!   dispose ──► waiting: [user a][user a][user b]… ──► 8 threads, of which 2 at most drop objects of one user, and
 //!                                                      7 at most objects of users
 //! ```
 //!
-//! A peer can keep a thread for as long as it likes, by a file of a file system that it serves. So a user cannot take
-//! all threads.
+//! A peer can keep a thread for as long as it likes, by a file of a file system that it serves. So
+//! a user cannot take all threads.
 //!
-//! Objects that wait take places in this process's table of descriptors, and a message brings up to 253. In a full
-//! table the kernel itself closes what a message brings, in the thread that receives it. So descriptors that wait are
-//! counted: peers of a user with many are refused and not heard, and those of all users if there are too many in all
-//! of the process.
+//! Objects that wait take places in this process's table of descriptors, and a message brings up to
+//! 253. In a full table the kernel itself closes what a message brings, in the thread that receives
+//! it. So descriptors that wait are counted: peers of a user with many are refused and not heard,
+//! and those of all users if there are too many in all of the process.
 //!
-//! The socket of a refused peer has taken no descriptors, so its close does not wait, and the control thread closes it
-//! itself ([`super::turn::Turn::close`]). Before Linux 6.16 every socket takes descriptors, so a user that is
-//! refused often enough takes all places.
+//! The socket of a refused peer has taken no descriptors, so its close does not wait, and the
+//! control thread closes it itself ([`super::turn::Turn::close`]). Before Linux 6.16 every socket
+//! takes descriptors, so a user that is refused often enough takes all places.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,8 @@ use rustix::process::{Resource, getrlimit};
 
 /// An object whose drop may block.
 pub(super) struct Waste {
-    /// The user of the peer that it came from; `None` for an object that no peer can keep from being dropped.
+    /// The user of the peer that it came from; `None` for an object that no peer can keep from
+    /// being dropped.
     user: Option<u32>,
     /// Number of descriptors in the object; at least 1.
     weight: usize,
@@ -50,7 +51,8 @@ impl Waste {
         Waste { weight: 2, ..Waste::own(object) }
     }
 
-    /// Returns an object with so many descriptors that came from a peer of this user; as [`Waste::own`] without a user.
+    /// Returns an object with so many descriptors that came from a peer of this user; as
+    /// [`Waste::own`] without a user.
     pub fn of(
         user: impl Into<Option<u32>>,
         descriptors: usize,
@@ -60,15 +62,15 @@ impl Waste {
     }
 }
 
-/// Descriptors from a peer that are of no use. Only a closing thread drops them, because each call on them may
-/// block: a thread of the peer that is stuck in send(2) holds the socket's lock.
+/// Descriptors from a peer that are of no use. Only a closing thread drops them, because each call
+/// on them may block: a thread of the peer that is stuck in send(2) holds the socket's lock.
 pub(super) struct Useless(pub Vec<OwnedFd>);
 
 impl Drop for Useless {
     fn drop(&mut self) {
         for fd in self.0.drain(..) {
-            // Without a linger time, closing the socket does not wait for data that its peer does not read. The
-            // call fails for other files, whose close does not wait.
+            // Without a linger time, closing the socket does not wait for data that its peer does
+            // not read. The call fails for other files, whose close does not wait.
             let _ = set_socket_linger(&fd, None);
         }
     }
@@ -78,28 +80,32 @@ impl Drop for Useless {
 const THREADS_MAX: usize = 8;
 /// Most threads that drop objects of one user at a time.
 const THREADS_OF_USER: usize = 2;
-/// The same for all users together. One thread is left for the objects that no peer can keep from being dropped.
+/// The same for all users together. One thread is left for the objects that no peer can keep from
+/// being dropped.
 const THREADS_OF_USERS: usize = THREADS_MAX - 1;
-/// Largest limit of the number of descriptors that are not closed yet, see [`share`]. At the limit no more peers are
-/// accepted or heard.
+/// Largest limit of the number of descriptors that are not closed yet, see [`share`]. At the limit
+/// no more peers are accepted or heard.
 const PENDING_MAX: usize = 1024;
-/// Number of descriptors of one user that are not closed yet, at which no more peers of that user are accepted.
+/// Number of descriptors of one user that are not closed yet, at which no more peers of that user
+/// are accepted.
 pub(super) const PENDING_OF_USER: usize = 32;
-/// Number of descriptors of one user that are not closed yet, at which no more messages of its peers are received. It
-/// is larger, because the files of a peer that keeps to the protocol wait for a moment, too.
+/// Number of descriptors of one user that are not closed yet, at which no more messages of its
+/// peers are received. It is larger, because the files of a peer that keeps to the protocol wait
+/// for a moment, too.
 const HEARD_MAX: usize = 2 * PENDING_OF_USER;
 
 /// The closing threads, each started when it is needed.
 pub(super) struct Closer {
     shared: Arc<Shared>,
     threads: usize,
-    /// Number of descriptors that are not closed yet, of all closers that share it; the next field is its limit.
+    /// Number of descriptors that are not closed yet, of all closers that share it; the next field
+    /// is its limit.
     total: &'static AtomicUsize,
     pub most: usize,
 }
 
-/// Returns the number of descriptors that may wait for their close in a process that may have `limit` in all. One
-/// message more, of 253, leaves room in the usual table of 1024.
+/// Returns the number of descriptors that may wait for their close in a process that may have
+/// `limit` in all. One message more, of 253, leaves room in the usual table of 1024.
 fn share(limit: Option<u64>) -> usize {
     let half = limit.and_then(|limit| usize::try_from(limit / 2).ok());
     half.map_or(PENDING_MAX, |half| half.min(PENDING_MAX))
@@ -209,15 +215,15 @@ impl Closer {
         self.shared.changed.notify_one();
     }
 
-    /// Returns true if so many descriptors wait, with those of `more`, of `user` or in all, that the caller should accept
-    /// no more peers, of `user` or at all.
+    /// Returns true if so many descriptors wait, with those of `more`, of `user` or in all, that
+    /// the caller should accept no more peers, of `user` or at all.
     pub fn is_full(&self, user: Option<u32>, more: &[Waste]) -> bool {
         let own = user.map_or(0, |user| self.shared.lock().pending(user, more));
         self.all(more) >= self.most || own >= PENDING_OF_USER
     }
 
-    /// Returns true if the caller may receive a message of a peer of `user`, which can have many descriptors, while
-    /// those of `more` wait, too.
+    /// Returns true if the caller may receive a message of a peer of `user`, which can have many
+    /// descriptors, while those of `more` wait, too.
     pub fn may_hear(&self, user: u32, more: &[Waste]) -> bool {
         let own = self.shared.lock().pending(user, more);
         self.all(more) < self.most && own < HEARD_MAX
@@ -258,14 +264,16 @@ pub(super) mod testing {
         }
     }
 
-    /// Disposes of an object of `user` with so many descriptors, which blocks until the returned sender is dropped.
+    /// Disposes of an object of `user` with so many descriptors, which blocks until the returned
+    /// sender is dropped.
     pub fn block_one(closer: &mut Closer, user: u32, descriptors: usize) -> SyncSender<()> {
         let (sender, receiver) = sync_channel::<()>(0);
         closer.dispose(Waste::of(user, descriptors, Lingering(receiver)));
         sender
     }
 
-    /// Disposes of `n` objects of `user`, each with a descriptor, that block until the returned senders are dropped.
+    /// Disposes of `n` objects of `user`, each with a descriptor, that block until the returned
+    /// senders are dropped.
     pub fn block(closer: &mut Closer, user: u32, n: usize) -> Vec<SyncSender<()>> {
         (0..n).map(|_| block_one(closer, user, 1)).collect()
     }

@@ -215,7 +215,8 @@ fn secret_of(spec: &Spec) -> Result<Secret> {
     }
 }
 
-/// Reads no more of a file than a secret with its line end: a longer file does not contain a secret.
+/// Reads no more of a file than a secret with its line end: a longer file does not contain a
+/// secret.
 fn start_of(path: &str) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(64).read_to_end(&mut bytes)?;

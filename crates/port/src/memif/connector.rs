@@ -23,8 +23,8 @@ use super::turn::{Protocol, Turn};
 
 /// Interval between attempts to connect to an absent server.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between attempts to connect to a server for which too many clients wait. A longer one would let other
-/// clients refill the backlog before each attempt.
+/// Interval between attempts to connect to a server for which too many clients wait. A longer one
+/// would let other clients refill the backlog before each attempt.
 const FULL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The client's end of the socket, with its present connection.
@@ -32,8 +32,8 @@ pub(super) struct Connector {
     pool: Pool,
     watch: WaitSet,
     state: State,
-    /// The user of the last server, if the server was refused and its socket counts as that user's in the closing
-    /// threads.
+    /// The user of the last server, if the server was refused and its socket counts as that user's
+    /// in the closing threads.
     refused: Option<u32>,
 }
 
@@ -60,7 +60,8 @@ impl Connector {
         Ok(Connector { pool: pool.clone(), watch, state, refused: None })
     }
 
-    /// Connects to the server, if its user is allowed: no other server gets the secret or the memory.
+    /// Connects to the server, if its user is allowed: no other server gets the secret or the
+    /// memory.
     ///
     /// # Errors
     /// Why no connection was made.

@@ -7,9 +7,9 @@
 //!                                                   └──► Closer: what peers gave us, and is of no use any more
 //! ```
 //!
-//! No call of a queue's or a reader's does any of this, so no peer can hold one up. The first port starts the
-//! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
-//! namespace that opens a port has a thread of its own.
+//! No call of a queue's or a reader's does any of this, so no peer can hold one up. The first port
+//! starts the thread, and it ends with the last. Names of sockets are those of a namespace, so each
+//! network and mount namespace that opens a port has a thread of its own.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -24,12 +24,13 @@ use super::link::{Event, Shared};
 use super::sync::lock;
 use super::turn::{Protocol, Turn};
 
-/// Longest time that closing a port waits for its listener to be closed, and closing a queue for its connection
-/// to end.
+/// Longest time that closing a port waits for its listener to be closed, and closing a queue for
+/// its connection to end.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Least time for which either waits, even if its caller has no time left: a thread that has a CPU answers sooner.
-/// Frames whose connection has not ended by then return to the pool later. The queues of a port wait so once for each
-/// connection, because a worker that closes many queues has a deadline.
+/// Least time for which either waits, even if its caller has no time left: a thread that has a CPU
+/// answers sooner. Frames whose connection has not ended by then return to the pool later. The
+/// queues of a port wait so once for each connection, because a worker that closes many queues has
+/// a deadline.
 pub(super) const CLOSE_MIN: Duration = Duration::from_millis(50);
 
 /// Number of descriptors from peers that are not closed yet, in this process.
@@ -51,18 +52,19 @@ struct Mailbox {
     orders: Mutex<Vec<Order>>,
     /// Number of times that the thread has executed its orders.
     rounds: AtomicU64,
-    /// Number of rounds up to which the thread is late, because a caller has waited for this round in vain.
+    /// Number of rounds up to which the thread is late, because a caller has waited for this round
+    /// in vain.
     late: AtomicU64,
 }
 
 enum Order {
     /// Serve a port, whose descriptor is watched already.
     Add(Arc<Shared>, Box<dyn Protocol>),
-    /// Remove the port with this tag. The sender is dropped after the port's listener is closed and its
-    /// connections are shut down.
+    /// Remove the port with this tag. The sender is dropped after the port's listener is closed and
+    /// its connections are shut down.
     Remove(u64, SyncSender<()>),
-    /// End the connection of this generation of the port with this tag, and tell the peer the reason. The
-    /// sender is dropped afterwards.
+    /// End the connection of this generation of the port with this tag, and tell the peer the
+    /// reason. The sender is dropped afterwards.
     HangUp(u64, u32, &'static str, SyncSender<()>),
     /// Drop an object, after the orders before this one.
     Dispose(Waste),
@@ -126,16 +128,18 @@ impl Control {
         Ok(())
     }
 
-    /// Makes the thread close a port, and waits for it, for [`CLOSE_TIMEOUT`] at most: the listener is closed, and
-    /// connections are shut down, before this returns; their sockets are closed later.
+    /// Makes the thread close a port, and waits for it, for [`CLOSE_TIMEOUT`] at most: the listener
+    /// is closed, and connections are shut down, before this returns; their sockets are closed
+    /// later.
     pub fn remove(&self, shared: &Arc<Shared>) {
         let (sender, closed) = sync_channel(0);
         let order = Order::Remove(tag(shared), sender);
         self.execute(order, &closed, CLOSE_TIMEOUT, CLOSE_MIN);
     }
 
-    /// Makes the thread end the connection of `generation`, and waits for it until `until`, but [`CLOSE_TIMEOUT`] at
-    /// most, and until [`CLOSE_MIN`] after the first call for this connection at least; returns true if it has ended.
+    /// Makes the thread end the connection of `generation`, and waits for it until `until`, but
+    /// [`CLOSE_TIMEOUT`] at most, and until [`CLOSE_MIN`] after the first call for this connection
+    /// at least; returns true if it has ended.
     pub fn hang_up(
         &self,
         shared: &Arc<Shared>,
@@ -151,9 +155,9 @@ impl Control {
         self.execute(order, &ended, left.clamp(least, CLOSE_TIMEOUT), least)
     }
 
-    /// Makes the thread execute `order`, and waits for `timeout` until the sender of `done` is dropped; returns false
-    /// if it was not. If the thread is late already, waits for `least` only, because a caller that closes several
-    /// queues or ports waits for each.
+    /// Makes the thread execute `order`, and waits for `timeout` until the sender of `done` is
+    /// dropped; returns false if it was not. If the thread is late already, waits for `least` only,
+    /// because a caller that closes several queues or ports waits for each.
     fn execute(
         &self,
         order: Order,
@@ -162,7 +166,8 @@ impl Control {
         least: Duration,
     ) -> bool {
         let Mailbox { rounds, late, .. } = &*self.mailbox;
-        // Read it before the order is given, because the thread may execute the order and end the round at once.
+        // Read it before the order is given, because the thread may execute the order and end the
+        // round at once.
         let before = rounds.load(Ordering::Relaxed);
         self.order(order);
         let is_late = late.load(Ordering::Relaxed) > rounds.load(Ordering::Relaxed);
@@ -259,8 +264,8 @@ impl Thread {
         protocol.close(&mut Turn { config: &shared.config, waste: &mut waste, closer });
         shared.publish(None, &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
-        // The tuple drops its fields in this order. The listener is closed, and connections are shut down, before
-        // the caller is woken; their sockets are closed later.
+        // The tuple drops its fields in this order. The listener is closed, and connections are
+        // shut down, before the caller is woken; their sockets are closed later.
         self.closer.dispose(Waste::own((protocol, done, shared)));
     }
 
@@ -287,8 +292,8 @@ impl Thread {
             let mut turn = Turn { config: &shared.config, waste: &mut waste, closer };
             let (violation, is_over) = (shared.take_violation(), shared.is_over());
             if is_over {
-                // No queue would use another connection. The timer of the next attempt would wake the thread
-                // again and again.
+                // No queue would use another connection. The timer of the next attempt would wake
+                // the thread again and again.
                 let _ = self.set.delete(protocol.watch());
             }
             let event = match violation {

@@ -16,8 +16,8 @@ pub(super) trait Buffers {
     /// Returns the number of the ring's buffers.
     fn len(&self) -> u16;
 
-    /// Returns the highest number of buffers that have been ready at one time: all of the ring, unless a peer posts
-    /// fewer.
+    /// Returns the highest number of buffers that have been ready at one time: all of the ring,
+    /// unless a peer posts fewer.
     fn most(&self) -> u16 {
         self.len()
     }
@@ -28,12 +28,13 @@ pub(super) trait Buffers {
     /// What the peer says of it is impossible.
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)>;
 
-    /// Records that the `i`-th buffer was filled: `desc` is that of [`Buffers::buffer`] with the new length and
-    /// flags, and `packet` the length of the packet that ends in the buffer, 0 if it continues.
+    /// Records that the `i`-th buffer was filled: `desc` is that of [`Buffers::buffer`] with the
+    /// new length and flags, and `packet` the length of the packet that ends in the buffer, 0 if it
+    /// continues.
     fn fill(&self, i: u16, desc: Desc, packet: u32);
 
-    /// Removes the flag of a chain from `n` descriptors, from the `i`-th on, if the peer posts them again: see
-    /// [`Shared::unchain`](super::ring::Shared::unchain).
+    /// Removes the flag of a chain from `n` descriptors, from the `i`-th on, if the peer posts them
+    /// again: see [`Shared::unchain`](super::ring::Shared::unchain).
     fn unchain(&self, _i: u16, _n: u16) {}
 }
 
@@ -48,16 +49,17 @@ pub(super) struct Copies {
     /// Number of buffers that the last receive left in the ring, because the end of their packet
     /// has not arrived.
     pub unfinished: u16,
-    /// True if the last packet did not lie in one buffer, or was longer than a frame. The next one is probably alike,
-    /// so its descriptor is read before frames are taken for a run.
+    /// True if the last packet did not lie in one buffer, or was longer than a frame. The next one
+    /// is probably alike, so its descriptor is read before frames are taken for a run.
     is_apart: bool,
 }
 
 impl Copies {
-    /// Copies up to `budget` packets from `ready` buffers into `out`; returns the number of buffers.
+    /// Copies up to `budget` packets from `ready` buffers into `out`; returns the number of
+    /// buffers.
     ///
-    /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays. A packet that is
-    ///         dropped, because it is empty or too long, counts against the budget.
+    /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays. A
+    ///         packet that is dropped, because it is empty or too long, counts against the budget.
     /// Errors: a lie of the peer's; what came before it is in `out`, and counted.
     /// Cost:   one copy; a packet in several buffers, or longer than a frame, is copied twice.
     pub fn receive(
@@ -207,7 +209,8 @@ impl Copies {
             batch.free_sent(sent.packets, mem);
             self.bytes += sent.bytes;
             moved += sent;
-            // The run stopped because the next packet is not plain, or because there is no room for it.
+            // The run stopped because the next packet is not plain, or because there is no room for
+            // it.
             let Some(skb) = batch.iter().next() else { return Ok((worked, moved, Stop::Empty)) };
             if let Some(stop) = Stop::of(skb) {
                 return Ok((worked, moved, stop));
@@ -217,7 +220,8 @@ impl Copies {
                     worked += n;
                     moved += batch.sent(1, mem);
                 }
-                // The packet is longer than all buffers that were ever ready at once, and none of them is in use.
+                // The packet is longer than all buffers that were ever ready at once, and none of
+                // them is in use.
                 Ok(None) if worked == 0 && ready == ring.most() && ready > 0 => {
                     return Ok((worked, moved, Stop::Never(DropReason::TOO_LONG)));
                 }
@@ -283,7 +287,8 @@ pub(super) enum Stop {
     Full,
     /// The first packet's bytes are in memory that the peer does not map.
     Copy,
-    /// The first packet has an offload or a VLAN tag in its metadata, which memif cannot describe to a peer.
+    /// The first packet has an offload or a VLAN tag in its metadata, which memif cannot describe
+    /// to a peer.
     Offload,
     /// The first packet can never be sent.
     Never(DropReason),

@@ -33,7 +33,8 @@ const EVENTS_MAX: usize = 4;
 /// An end of a link.
 pub(super) struct Endpoint {
     pub link: Arc<Link>,
-    /// The link's queues whose rings the endpoint uses; the bell of the first queue wakes the endpoint.
+    /// The link's queues whose rings the endpoint uses; the bell of the first queue wakes the
+    /// endpoint.
     queues: Range<usize>,
     generation: Cell<u32>,
     /// The violation of the protocol that this endpoint has found, with the generation of the peer.
@@ -139,8 +140,9 @@ impl Endpoint {
         self.generation.set(present.wrapping_sub(1));
     }
 
-    /// Ends the connection whose rings the endpoint has, for `why`, which is no fault of the peer; returns true
-    /// if that connection has ended. Waits for the control thread as [`Link::hang_up`] does.
+    /// Ends the connection whose rings the endpoint has, for `why`, which is no fault of the peer;
+    /// returns true if that connection has ended. Waits for the control thread as [`Link::hang_up`]
+    /// does.
     #[cold]
     pub fn hang_up(&self, why: &'static str, until: Instant) -> bool {
         self.is_stale() || self.link.hang_up(self.generation.get(), why, until)
@@ -167,8 +169,8 @@ impl Endpoint {
     /// Cost: a syscall; for a reader another one for each two or more doorbells that were rung.
     pub fn look(&mut self) {
         self.armed = false;
-        // Two members of the set are level-triggered, so each round reads two doorbells at least. The number of rounds
-        // is limited, because a peer can ring at any time.
+        // Two members of the set are level-triggered, so each round reads two doorbells at least.
+        // The number of rounds is limited, because a peer can ring at any time.
         for _ in 0..=self.queues.len() {
             let read = self.set.wait(&mut [NO_EVENT; EVENTS_MAX], Some(Duration::ZERO));
             if read != Ok(EVENTS_MAX) {
@@ -189,7 +191,8 @@ impl Endpoint {
         is_new
     }
 
-    /// Prepares the descriptor for the caller's sleep until an event, or until `alarm`; `None` sets no time.
+    /// Prepares the descriptor for the caller's sleep until an event, or until `alarm`; `None` sets
+    /// no time.
     pub fn sleep(&mut self, alarm: Option<Instant>) {
         let look = if self.polls && self.belled { Instant::now().checked_add(RETRY) } else { None };
         let alarm = match (alarm, look) {

@@ -24,7 +24,8 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
 fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     let mut port = Port::open(spec.text())?;
     let mut obtained = port.obtained().clone();
-    // Drop the refusal "no peer yet", because the findings below report a missing peer with its remedy.
+    // Drop the refusal "no peer yet", because the findings below report a missing peer with its
+    // remedy.
     obtained.refused.retain(|refused| !refused.starts_with("no peer yet"));
     let serves = obtained.mode.contains("server");
     found.opened(obtained);

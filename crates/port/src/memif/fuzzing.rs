@@ -1,7 +1,8 @@
-//! A peer made of fuzzed bytes: its messages, and its writes into shared memory while our side uses it.
+//! A peer made of fuzzed bytes: its messages, and its writes into shared memory while our side uses
+//! it.
 //!
-//! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as they
-//! are, and the peer's stores are stores.
+//! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as
+//! they are, and the peer's stores are stores.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -151,7 +152,8 @@ pub(super) fn some_file(kind: u64) -> OwnedFd {
     let opened = |path, flags| rustix::fs::open(path, flags, Mode::empty()).expect("it is there");
     match kind % KINDS {
         0 => rustix::fs::memfd_create("empty", MemfdFlags::ALLOW_SEALING).expect("a file"),
-        // A file of holes, for some values of `kind` longer than may be mapped. The next file has any number of bytes.
+        // A file of holes, for some values of `kind` longer than may be mapped. The next file has
+        // any number of bytes.
         1 => memory_of(4096 << (kind >> 8 & 21), MemfdFlags::ALLOW_SEALING),
         2 => memory_of(1 + (kind >> 4 & 0xffff), MemfdFlags::ALLOW_SEALING),
         3 => memory_of(8192, MemfdFlags::empty()),
@@ -396,8 +398,8 @@ mod tests {
             kind in 0u8..8,
             steps in prop::collection::vec(any::<[u8; 4]>(), 0..if cfg!(miri) { 20 } else { 60 }),
         ) {
-            // Miri cannot run two threads of which one copies what the other writes: this is a data race
-            // in the language, but defined by the machine.
+            // Miri cannot run two threads of which one copies what the other writes: this is a data
+            // race in the language, but defined by the machine.
             let kind = if cfg!(miri) { kind & 4 } else { kind };
             let script: Vec<u8> = [kind].into_iter().chain(steps.into_iter().flatten()).collect();
             let _ = rings(&script);

@@ -6,8 +6,8 @@
 //!   control thread   collect: old rings, to be dropped where no packet waits
 //! ```
 //!
-//! An endpoint never waits: where the lock is taken it comes again with its next call, and its bell stays
-//! rung until it has succeeded.
+//! An endpoint never waits: where the lock is taken it comes again with its next call, and its bell
+//! stays rung until it has succeeded.
 
 use std::ops::Range;
 
@@ -18,7 +18,8 @@ use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_l
 pub struct Handover<H, R, W> {
     generation: AtomicU32,
     state: Mutex<State<H, R, W>>,
-    /// The last violation of the protocol, with the generation of the peer that made it; 0 if there is none.
+    /// The last violation of the protocol, with the generation of the peer that made it; 0 if there
+    /// is none.
     violation: AtomicU64,
 }
 
@@ -90,7 +91,8 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         self.violation.fetch_max(violation, Ordering::AcqRel) < violation
     }
 
-    /// Returns the last violation by the present peer, and clears it, so that it is returned only once.
+    /// Returns the last violation by the present peer, and clears it, so that it is returned only
+    /// once.
     pub fn take_violation(&self) -> Option<u8> {
         let violation = self.violation.swap(0, Ordering::AcqRel);
         let code = (violation & 0xff) as u8;

@@ -6,9 +6,10 @@
 //!   queue 2 ─┘ generation └─ binding 2
 //! ```
 //!
-//! An endpoint looks at the generation whenever it is called: one load. When it has moved on, the endpoint
-//! gives up the rings that it has, and takes those that are bound to its queues now, if any. Whatever ends a
-//! connection, a peer's word, its death or a violation of the protocol, moves the generation on.
+//! An endpoint looks at the generation whenever it is called: one load. When it has moved on, the
+//! endpoint gives up the rings that it has, and takes those that are bound to its queues now, if
+//! any. Whatever ends a connection, a peer's word, its death or a violation of the protocol, moves
+//! the generation on.
 
 use std::fmt::Display;
 use std::io;
@@ -56,8 +57,8 @@ pub(super) struct Shared {
     pub errors: AtomicU64,
     /// Number of queues that are not closed.
     open: AtomicUsize,
-    /// Generation of the last connection that a queue has asked to end, and the time until which each queue that asks
-    /// waits at least.
+    /// Generation of the last connection that a queue has asked to end, and the time until which
+    /// each queue that asks waits at least.
     hung_up: Mutex<Option<(u32, Instant)>>,
 }
 
@@ -74,7 +75,8 @@ pub(super) enum Event {
 }
 
 impl Link {
-    /// Opens a port that connects or listens, as the configuration requires; each queue is an endpoint.
+    /// Opens a port that connects or listens, as the configuration requires; each queue is an
+    /// endpoint.
     pub fn open(config: Config, pool: &Pool) -> Result<Arc<Link>> {
         let queues = config.rings.into();
         match config.role {
@@ -149,16 +151,16 @@ impl Link {
         }
     }
 
-    /// Ends the connection of `generation` for `why`, which is no fault of the peer; returns true if that
-    /// connection has ended.
+    /// Ends the connection of `generation` for `why`, which is no fault of the peer; returns true
+    /// if that connection has ended.
     ///
     /// Cost: waits for the control thread, until `until` or for [`Control::hang_up`]'s least time.
     pub fn hang_up(&self, generation: u32, why: &'static str, until: Instant) -> bool {
         self.control.hang_up(&self.shared, generation, why, until)
     }
 
-    /// Counts a queue as closed. After the last one of a client, the control thread ends the connection, and connects
-    /// no more.
+    /// Counts a queue as closed. After the last one of a client, the control thread ends the
+    /// connection, and connects no more.
     ///
     /// Cost: a syscall for the last queue.
     pub fn close_queue(&self) {
@@ -167,7 +169,8 @@ impl Link {
         }
     }
 
-    /// Has `waste` dropped after the connection has ended, whose end [`Link::hang_up`] has requested.
+    /// Has `waste` dropped after the connection has ended, whose end [`Link::hang_up`] has
+    /// requested.
     pub fn dispose(&self, waste: Waste) {
         self.control.dispose(waste);
     }
@@ -206,8 +209,9 @@ impl Shared {
         self.config.role == Role::Client && self.open.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the time until which a queue that asks at `now` to end the connection of `generation` waits at least:
-    /// [`CLOSE_MIN`] after the first queue asked, so that the waits of several queues are no sum.
+    /// Returns the time until which a queue that asks at `now` to end the connection of
+    /// `generation` waits at least: [`CLOSE_MIN`] after the first queue asked, so that the waits of
+    /// several queues are no sum.
     pub fn least_until(&self, generation: u32, now: Instant) -> Instant {
         let mut hung_up = lock(&self.hung_up);
         let known = hung_up.filter(|(of, _)| *of == generation);

@@ -11,9 +11,9 @@
 //!              connected
 //! ```
 //!
-//! At places that are all taken the oldest goes: a client that keeps to the protocol needs a place for a moment.
-//! Clients are accepted in rounds, so that many clients that connect again and again cost few wake-ups, and so that each
-//! one that gets a place keeps it for a round at least.
+//! At places that are all taken the oldest goes: a client that keeps to the protocol needs a place
+//! for a moment. Clients are accepted in rounds, so that many clients that connect again and again
+//! cost few wake-ups, and so that each one that gets a place keeps it for a round at least.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -35,14 +35,17 @@ use crate::host::{is_busy, open_when_closed};
 
 /// Longest time for a client to present the secret.
 const INIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Number of places for clients that have presented the secret; there are as many for the other clients.
+/// Number of places for clients that have presented the secret; there are as many for the other
+/// clients.
 const PLACES: usize = 8;
 /// Places of either kind that the clients of one user can take together.
 const PLACES_OF_USER: usize = 2;
-/// Most clients accepted in one round: more than can wait, so that one that keeps to the protocol finds room.
+/// Most clients accepted in one round: more than can wait, so that one that keeps to the protocol
+/// finds room.
 const ACCEPTS_MAX: u32 = 1024;
-/// Least time between two rounds, the time that each accepted client adds to it, and its limit. A client that connects
-/// after a longer quiet time is accepted at once. Many clients wait longer, so that they take less CPU time.
+/// Least time between two rounds, the time that each accepted client adds to it, and its limit. A
+/// client that connects after a longer quiet time is accepted at once. Many clients wait longer, so
+/// that they take less CPU time.
 const ROUND: Duration = Duration::from_millis(2);
 const ROUND_OF_CLIENT: Duration = Duration::from_micros(500);
 const ROUND_MAX: Duration = Duration::from_millis(50);
@@ -61,7 +64,8 @@ pub(super) struct Listener {
     /// Clients in their handshake, in the order of arrival.
     guests: Vec<Guest>,
     connected: Option<Channel>,
-    /// True if the listener is watched; it is not between two rounds, and while no client can be accepted.
+    /// True if the listener is watched; it is not between two rounds, and while no client can be
+    /// accepted.
     listening: bool,
     /// Earliest time of the next round.
     next_round: Instant,
@@ -115,8 +119,8 @@ impl Listener {
     }
 
     /// Has a client's socket closed, and the `rest` of its objects, as [`Turn::close`] does. Stops
-    /// watching the socket: it stays readable until it is closed, which can be late. There are objects
-    /// that came from the client only if the socket takes descriptors.
+    /// watching the socket: it stays readable until it is closed, which can be late. There are
+    /// objects that came from the client only if the socket takes descriptors.
     fn retire(
         &self,
         channel: Channel,
@@ -133,9 +137,10 @@ impl Listener {
         self.retire(guest.channel, guest.machine, n, turn);
     }
 
-    /// Accepts the clients that wait, if it is time for a round. Returns the time of the next one, or `None` if the next
-    /// client can be accepted as soon as it connects. Until that time the listener must not be watched, because it
-    /// may stay readable: between two rounds, and while no client can be accepted, for example without free descriptors.
+    /// Accepts the clients that wait, if it is time for a round. Returns the time of the next one,
+    /// or `None` if the next client can be accepted as soon as it connects. Until that time the
+    /// listener must not be watched, because it may stay readable: between two rounds, and while no
+    /// client can be accepted, for example without free descriptors.
     fn accept(&mut self, turn: &mut Turn<'_>, now: Instant) -> Option<Instant> {
         if now < self.next_round {
             return Some(self.next_round);
@@ -174,8 +179,9 @@ impl Listener {
         Some(self.next_round)
     }
 
-    /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait to be closed, or the
-    /// user's places or all places are taken in this round, whose `users` it adds to; returns the user.
+    /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait
+    /// to be closed, or the user's places or all places are taken in this round, whose `users` it
+    /// adds to; returns the user.
     fn greet(
         &self,
         channel: &Channel,
@@ -241,7 +247,8 @@ impl Listener {
                     i += 1
                 }
                 GuestState::Waiting => {
-                    // Move the guest to the end of the list: it is the youngest of the admitted guests.
+                    // Move the guest to the end of the list: it is the youngest of the admitted
+                    // guests.
                     let guest = self.guests.remove(i);
                     self.make_place(guest.user, true, turn);
                     self.guests.push(guest);
@@ -301,8 +308,9 @@ impl Protocol for Listener {
 }
 
 impl Guest {
-    /// Answers the client's messages; adds descriptors that no message used to `fds`, which is empty. Ends after
-    /// such a message, so that the caller counts its descriptors before the next one is received.
+    /// Answers the client's messages; adds descriptors that no message used to `fds`, which is
+    /// empty. Ends after such a message, so that the caller counts its descriptors before the next
+    /// one is received.
     fn turn(
         &mut self,
         turn: &Turn<'_>,

@@ -7,12 +7,12 @@
 //!          ▲ tail: done with, freed as sent; filled, received
 //! ```
 //!
-//! As client the pool can be the memory itself: a frame that any port has received reaches the peer by
-//! one descriptor, and returns to the hot list when the peer is done with it. As server, and towards peers
-//! that are to see no more than what they get, packets are copied.
+//! As client the pool can be the memory itself: a frame that any port has received reaches the peer
+//! by one descriptor, and returns to the hot list when the peer is done with it. As server, and
+//! towards peers that are to see no more than what they get, packets are copied.
 //!
-//! What a peer may write, and what is believed of it: docs/adr/0012. docs/ports/memif.md has the options
-//! and limits.
+//! What a peer may write, and what is believed of it: docs/adr/0012. docs/ports/memif.md has the
+//! options and limits.
 //!
 //! Source: memif protocol 2.0, as VPP, libmemif and DPDK speak it.
 

@@ -34,7 +34,8 @@ pub(super) struct MemifQueue {
     copies: Copies,
     /// Frames for copies, and for the rings in calls that bring no hot list.
     home: Local,
-    /// Time of the next attempt to copy a packet for sending, after the pool had no frame for the copy.
+    /// Time of the next attempt to copy a packet for sending, after the pool had no frame for the
+    /// copy.
     retry_at: Option<Instant>,
     /// Time of the next attempt, after the pool had no frame for a packet that waits in the ring.
     starved_until: Option<Instant>,
@@ -44,8 +45,8 @@ pub(super) struct MemifQueue {
     missed: u64,
     /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
-    /// Number of free slots that were too few for the next packet, and the time since which it has not changed; `None`
-    /// for a full ring, for which packets wait without limit.
+    /// Number of free slots that were too few for the next packet, and the time since which it has
+    /// not changed; `None` for a full ring, for which packets wait without limit.
     stuck: Option<(u16, Instant)>,
     /// Packets that were accepted, and dropped because the peer was lost.
     tx_lost: Moved,
@@ -121,7 +122,8 @@ impl MemifQueue {
         (self.short, self.stuck, self.copies.unfinished) = (None, None, 0);
     }
 
-    /// Takes the rings out of the queue. Packets in them that it has not received are lost, and counted.
+    /// Takes the rings out of the queue. Packets in them that it has not received are lost, and
+    /// counted.
     fn take_rings(&mut self) -> Rings {
         let mut rings = std::mem::take(&mut self.rings);
         if let Some(rx) = &mut rings.rx {
@@ -255,7 +257,8 @@ impl QueueOps for MemifQueue {
         self.follow();
         let now = Instant::now();
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        // Without enough posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
+        // Without enough posted frames no packet arrives, and no event says that a frame is free:
+        // only `rx` posts frames.
         let is_due = want.frames() && self.starved_until.take_if(|at| *at <= now).is_some();
         // A change that could not be followed has rung its bell already, and does not ring again.
         if self.end.is_stale() || self.end.take_changed() || is_due {
@@ -285,8 +288,8 @@ impl QueueOps for MemifQueue {
         self.rings.tx.as_ref().map_or(0, |tx| tx.under_way())
     }
 
-    /// Waits for the control thread, not for the peer: as [`Endpoint::hang_up`] does, which waits for a moment even if
-    /// `until` has passed, so that the frames return to the pool at once.
+    /// Waits for the control thread, not for the peer: as [`Endpoint::hang_up`] does, which waits
+    /// for a moment even if `until` has passed, so that the frames return to the pool at once.
     fn close(&mut self, until: Instant) {
         self.give_up(until);
     }
@@ -345,12 +348,14 @@ impl MemifQueue {
             let is_short = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
             full = is_short && !given_up;
         }
-        // Without a peer there is room, because packets to send are dropped at once. While the next packet
-        // waits for a frame for its copy, waking the caller is useless before a frame can be free.
+        // Without a peer there is room, because packets to send are dropped at once. While the next
+        // packet waits for a frame for its copy, waking the caller is useless before a frame can be
+        // free.
         if want.room() && !full && self.retry_at.is_none() {
             return Ok((true, full));
         }
-        // While a received packet waits for a frame, waking the caller is useless before a frame can be free.
+        // While a received packet waits for a frame, waking the caller is useless before a frame
+        // can be free.
         let has_frames = self.rings.rx.as_ref().is_some_and(|rx| rx.has_frames());
         let listens = want.frames() && (has_frames || self.starved_until.is_none());
         let frames = self.listen(listens, now)?;
@@ -384,10 +389,10 @@ impl MemifQueue {
 }
 
 impl MemifQueue {
-    /// Returns true if the connection must end before the rings of a client are given up. Either a peer that keeps to
-    /// the protocol may still read or write frames of the pool in them; or this is the port's only queue, and the peer
-    /// may still take copies, which would count as lost. A peer learns of the end a moment later: docs/ports/memif.md
-    /// says what it can do until then.
+    /// Returns true if the connection must end before the rings of a client are given up. Either a
+    /// peer that keeps to the protocol may still read or write frames of the pool in them; or this
+    /// is the port's only queue, and the peer may still take copies, which would count as lost. A
+    /// peer learns of the end a moment later: docs/ports/memif.md says what it can do until then.
     fn must_hang_up(&self) -> bool {
         let config = &self.end.link.config;
         let has_rings = self.rings.tx.is_some() || self.rings.rx.is_some();
@@ -400,11 +405,12 @@ impl MemifQueue {
         if !std::mem::replace(&mut self.is_closed, true) {
             self.end.link.close_queue();
         }
-        // Other queues may keep the connection. So end it before the frames return to the pool: they will
-        // belong to other packets. Do not wait for the peer, which could hold up this thread.
+        // Other queues may keep the connection. So end it before the frames return to the pool:
+        // they will belong to other packets. Do not wait for the peer, which could hold up this
+        // thread.
         if self.must_hang_up() && !self.end.hang_up(QUEUE_CLOSED, until) {
-            // The control thread is late: it will end the connection first, and then have the rings dropped.
-            // Packets to send count as sent, because the peer may still take them.
+            // The control thread is late: it will end the connection first, and then have the rings
+            // dropped. Packets to send count as sent, because the peer may still take them.
             let rings = LateRings { rings: self.take_rings(), home: self.pool.local_with(0) };
             self.end.link.dispose(Waste::rings(rings));
         }

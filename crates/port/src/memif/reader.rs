@@ -7,33 +7,34 @@
 //!   frame is free     ◄── tail, in order ───────────   ◄──────────────────────┘ or copied out, if it blocks
 //! ```
 //!
-//! **Who waits.** The reader listens at the path, and producers connect: `memif:PATH,role=client` of
-//! this library, VPP, DPDK. It takes one at a time, the next one by itself when that has gone, and as many
-//! rings as it brings.
+//! **Who waits.** The reader listens at the path, and producers connect: `memif:PATH,role=client`
+//! of this library, VPP, DPDK. It takes one at a time, the next one by itself when that has gone,
+//! and as many rings as it brings.
 //!
 //! **What is in a frame** may change under its reader: the producer has its memory mapped, and may
-//! write it. So there is no `&[u8]`; bytes come out by copies ([`Frame::copy_to`]) and checked single
-//! reads ([`Frame::u16_be`]). What was read once is yours and does not change; what is read twice can
-//! differ. Our own producer does not write a frame that a reader has.
+//! write it. So there is no `&[u8]`; bytes come out by copies ([`Frame::copy_to`]) and checked
+//! single reads ([`Frame::u16_be`]). What was read once is yours and does not change; what is read
+//! twice can differ. Our own producer does not write a frame that a reader has.
 //!
-//! **What goes back when.** The producer gets slots back in order. They go back once for the frames of
-//! one loop over [`Reader::frames`], when it ends; of frames that were put aside, when the oldest is dropped.
-//! A frame that is needed for longer is held ([`Frame::hold`]), and released by any thread.
+//! **What goes back when.** The producer gets slots back in order. They go back once for the frames
+//! of one loop over [`Reader::frames`], when it ends; of frames that were put aside, when the
+//! oldest is dropped. A frame that is needed for longer is held ([`Frame::hold`]), and released by
+//! any thread.
 //!
-//! **A slow holder** does not starve the ring: when what is held blocks more than half of it, the oldest
-//! held frames are copied into memory of this process and their slots given back, counted as
-//! [`Counts::copied_out`]. A packet that takes more descriptors than half of the ring can wait for a holder.
-//! A producer's pool needs more frames than half of the ring, or it runs dry first.
+//! **A slow holder** does not starve the ring: when what is held blocks more than half of it, the
+//! oldest held frames are copied into memory of this process and their slots given back, counted as
+//! [`Counts::copied_out`]. A packet that takes more descriptors than half of the ring can wait for
+//! a holder. A producer's pool needs more frames than half of the ring, or it runs dry first.
 //!
 //! **When the producer goes**, frames that are held stay readable, because their mapping stays, and
-//! [`Held::is_gone`] says so: their bytes may be those of other packets by then, as the
-//! producer took all of its frames back. The mapping, all of the producer's pool, is kept as long as
-//! one of them is.
+//! [`Held::is_gone`] says so: their bytes may be those of other packets by then, as the producer
+//! took all of its frames back. The mapping, all of the producer's pool, is kept as long as one of
+//! them is.
 //!
-//! **Everything is checked.** Each index and descriptor is read once. A violation of the protocol (an index that goes
-//! backwards or too far, a place outside the regions, a packet without an end) ends the connection and is
-//! counted ([`Counts::protocol_errors`]). Memory that holds no rings is mapped to be read only, and sealed against
-//! being cut short, unless `trust=yes` is said.
+//! **Everything is checked.** Each index and descriptor is read once. A violation of the protocol
+//! (an index that goes backwards or too far, a place outside the regions, a packet without an end)
+//! ends the connection and is counted ([`Counts::protocol_errors`]). Memory that holds no rings is
+//! mapped to be read only, and sealed against being cut short, unless `trust=yes` is said.
 //!
 //! Thread: a reader belongs to one at a time and can move; a [`Held`] frame to any.
 //!
@@ -118,8 +119,8 @@ pub struct Counts {
 impl Reader {
     /// Listens at `path`, where producers connect one after the other without further calls.
     ///
-    /// It is memif's server, whatever the name says: the producer connects. `@NAME` is a name without a
-    /// file. A file that a dead process has left there is replaced.
+    /// It is memif's server, whatever the name says: the producer connects. `@NAME` is a name
+    /// without a file. A file that a dead process has left there is replaced.
     ///
     /// # Errors
     /// `E-BUSY` if another process listens there, `E-SYSTEM` for a path that cannot be used.
@@ -218,10 +219,10 @@ impl Reader {
     /// Returns frames that the producer has sent, at most `max`; each stays in the producer's
     /// memory until it is dropped.
     ///
-    /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's again when
-    ///         dropped. A frame of which the end is not there yet waits.
-    /// Errors: none; a violation of the protocol ends the connection and is counted. What came before it
-    ///         is given out.
+    /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's
+    ///         again when dropped. A frame of which the end is not there yet waits.
+    /// Errors: none; a violation of the protocol ends the connection and is counted. What came
+    ///         before it is given out.
     /// Cost:   an Acquire load and a Release store a ring; a syscall in the first call after `arm`.
     pub fn frames(&mut self, max: usize) -> Frames<'_> {
         if self.end.armed {
@@ -329,7 +330,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// Requests the doorbell for the next send or release; returns false if there are frames already.
+    /// Requests the doorbell for the next send or release; returns false if there are frames
+    /// already.
     fn fall_asleep(&mut self) -> Checked<bool> {
         self.waker.sleep();
         let now = Instant::now();

@@ -1,4 +1,5 @@
-//! A ring in memory that a peer also writes: its layout, the meaning of its indices, and the checks on them.
+//! A ring in memory that a peer also writes: its layout, the meaning of its indices, and the checks
+//! on them.
 //!
 //! ```text
 //!   from the client:   tail ───── sent, not read ───── head        client moves head, server tail
@@ -112,7 +113,8 @@ pub struct Shared {
     _memory: Arc<PeerMemory>,
 }
 
-// SAFETY: the pointers are to atomics, which any thread can use, in a mapping that `_memory` keeps alive.
+// SAFETY: the pointers are to atomics, which any thread can use, in a mapping that `_memory` keeps
+// alive.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -166,7 +168,8 @@ impl Shared {
         unsafe { &self.descs.as_ref()[at] }
     }
 
-    /// Reads a slot's descriptor only once, so that the peer cannot change the values between check and use.
+    /// Reads a slot's descriptor only once, so that the peer cannot change the values between check
+    /// and use.
     #[inline]
     #[must_use]
     pub fn desc(&self, slot: u16) -> Desc {
@@ -200,8 +203,9 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
     }
 
-    /// Removes the flag of a chain from a slot's descriptor, before the slot is given back. Some clients (DPDK's
-    /// driver) set the flag and never clear it, so that the next packet in the slot would have it.
+    /// Removes the flag of a chain from a slot's descriptor, before the slot is given back. Some
+    /// clients (DPDK's driver) set the flag and never clear it, so that the next packet in the slot
+    /// would have it.
     #[cold]
     pub fn unchain(&self, slot: u16) {
         let desc = self.desc(slot);
@@ -217,7 +221,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if the peer wants its doorbell rung for the descriptors that were just published.
+    /// Returns true if the peer wants its doorbell rung for the descriptors that were just
+    /// published.
     #[inline]
     #[must_use]
     pub fn rings(&self) -> bool {
@@ -320,7 +325,8 @@ impl ServerRing {
         ServerRing { shared, tail: 0, seen: 0 }
     }
 
-    /// Returns the number of descriptors that the client has posted and that have not been given back.
+    /// Returns the number of descriptors that the client has posted and that have not been given
+    /// back.
     ///
     /// # Errors
     /// If its index is impossible.

@@ -29,21 +29,22 @@ impl Rings {
         (0..queues).map(pair).collect()
     }
 
-    /// Returns the frames in the rings to the pool after the connection has ended; returns the packets that the peer
-    /// had not taken, which are dropped.
+    /// Returns the frames in the rings to the pool after the connection has ended; returns the
+    /// packets that the peer had not taken, which are dropped.
     pub fn close(&mut self, home: &mut Local) -> Moved {
         if let Some(rx) = &mut self.rx {
             rx.close(home);
         }
         let Some(tx) = &mut self.tx else { return Moved::default() };
-        // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
-        // is ignored here, because the connection has already ended.
+        // Packets that the peer has taken count as sent, even if it disconnected right after. A
+        // wrong index is ignored here, because the connection has already ended.
         let _ = tx.reap(home);
         tx.close()
     }
 }
 
-/// Rings of a closed queue whose connection has not ended yet. They are closed when they are dropped.
+/// Rings of a closed queue whose connection has not ended yet. They are closed when they are
+/// dropped.
 pub(super) struct LateRings {
     pub rings: Rings,
     pub home: Local,
@@ -66,8 +67,8 @@ pub(super) trait TxRing: Send {
         mem: &mut Local,
     ) -> Checked<(Moved, Stop)>;
 
-    /// Publishes the packets in the ring to the peer, and wakes the peer if it sleeps. Returns false
-    /// if nothing was to be published.
+    /// Publishes the packets in the ring to the peer, and wakes the peer if it sleeps. Returns
+    /// false if nothing was to be published.
     ///
     /// Cost: a Release store and a full fence; a syscall or two if the peer sleeps.
     fn post(&mut self) -> bool;
@@ -111,7 +112,8 @@ pub(super) trait RxRing: Send {
     /// Returns the number of filled buffers: packets or parts of packets.
     fn ready(&mut self) -> Checked<u16>;
 
-    /// Returns the number of complete packets that have not been received; 0 if the peer's index is impossible.
+    /// Returns the number of complete packets that have not been received; 0 if the peer's index is
+    /// impossible.
     fn unread(&mut self) -> usize;
 
     /// Receives up to `budget` packets, and posts new buffers.
@@ -128,7 +130,8 @@ pub(super) trait RxRing: Send {
     /// Shape:  hot list -> ring.
     fn refill(&mut self, _: &mut Local, _: &mut Copies) {}
 
-    /// Returns true if the peer fills frames of the pool, so that receiving a packet takes no frame.
+    /// Returns true if the peer fills frames of the pool, so that receiving a packet takes no
+    /// frame.
     fn has_frames(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 //! The interval between checks of a full ring, because a memif peer does not signal room.
 //!
-//! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds little
-//! room for the cost of a wake-up, and one that looks later finds the ring empty, and its peer idle. So
-//! the time is learned: what is found at a look says whether it was too long or too short. It
-//! settles where about half of the ring is free.
+//! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds
+//! little room for the cost of a wake-up, and one that looks later finds the ring empty, and its
+//! peer idle. So the time is learned: what is found at a look says whether it was too long or too
+//! short. It settles where about half of the ring is free.
 
 use std::time::{Duration, Instant};
 

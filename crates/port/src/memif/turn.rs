@@ -1,4 +1,5 @@
-//! A turn of the control thread for one port: the interface of the port's side of the socket, and what it gets.
+//! A turn of the control thread for one port: the interface of the port's side of the socket, and
+//! what it gets.
 
 use std::os::fd::OwnedFd;
 
@@ -37,8 +38,9 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Receives from the socket of a peer of `user` as [`Channel::recv`] does. While many descriptors of that user, or
-    /// in all, wait for their close, no message is received that can bring more: if one has arrived, the connection ends.
+    /// Receives from the socket of a peer of `user` as [`Channel::recv`] does. While many
+    /// descriptors of that user, or in all, wait for their close, no message is received that can
+    /// bring more: if one has arrived, the connection ends.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -58,9 +60,10 @@ impl Turn<'_> {
         }
     }
 
-    /// Has a closing thread close a peer's socket and the `rest` of its objects, which has so many `descriptors`.
-    /// Closes a socket that takes no descriptors at once: its close does not wait, nothing in `rest` came from the
-    /// peer, and sockets that wait for a thread would use up the places of other peers.
+    /// Has a closing thread close a peer's socket and the `rest` of its objects, which has so many
+    /// `descriptors`. Closes a socket that takes no descriptors at once: its close does not wait,
+    /// nothing in `rest` came from the peer, and sockets that wait for a thread would use up the
+    /// places of other peers.
     pub fn close(&mut self, channel: Channel, rest: impl Send + 'static, descriptors: usize) {
         if let Some(user) = channel.close_user() {
             self.waste.push(Waste::of(user, 1 + descriptors, (channel, rest)));

@@ -9,12 +9,13 @@
 //!        too short to gather two: not tried again for a while    thin, or the while is over
 //! ```
 //!
-//! At the same rate a stream gathers while it is held and a peer that waits for each answer does not: it is
-//! only slowed down. No rate tells the two apart, so a trial does, and its verdict is kept for a while. A longer
-//! hold than the last trial's has a trial of its own: at once if the rate has risen, else at the end of that while.
+//! At the same rate a stream gathers while it is held and a peer that waits for each answer does
+//! not: it is only slowed down. No rate tells the two apart, so a trial does, and its verdict is
+//! kept for a while. A longer hold than the last trial's has a trial of its own: at once if the
+//! rate has risen, else at the end of that while.
 //!
-//! Many peers that wait are slowed down by less than half, so that a trial does not see it. A [`Probe`] at the end of
-//! each while does.
+//! Many peers that wait are slowed down by less than half, so that a trial does not see it. A
+//! [`Probe`] at the end of each while does.
 
 use std::time::{Duration, Instant};
 
@@ -26,17 +27,20 @@ use super::slowdown::{Probe, Slowdown};
 /// Number of packets that a rate needs; the next constant is the shortest time that it needs.
 const EVIDENCE: u32 = 8;
 const EVIDENCE_TIME: Duration = Duration::from_micros(50);
-/// Number of packets that a hold must gather to begin; holds that gather less than the next constant end.
+/// Number of packets that a hold must gather to begin; holds that gather less than the next
+/// constant end.
 const ENTER: f64 = 2.0;
 const EXIT: f64 = 1.5;
-/// Number of hold times that a trial takes; the next constant is the number after which a hopeless trial ends.
+/// Number of hold times that a trial takes; the next constant is the number after which a hopeless
+/// trial ends.
 const TRIAL: u32 = 8;
 const HOPELESS: u32 = 2;
 /// Number of packets of a full poll, and of time without an empty one.
 const FULL_POLL: u32 = 64;
 /// Number of empty hold times after which a wake-up counts as the end of a quiet time.
 const QUIET: u32 = 4;
-/// Time without a trial after the first failed one; the next constant is the limit to which it grows.
+/// Time without a trial after the first failed one; the next constant is the limit to which it
+/// grows.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// The shortest hold: a shorter sleep costs more than handling the packets of that time.
@@ -100,8 +104,9 @@ impl Default for Adaptive {
 
 impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
-    /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather for `late` longer
-    /// than the hold. `spares` is true if holds are limited so that they do not slow packets down.
+    /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather
+    /// for `late` longer than the hold. `spares` is true if holds are limited so that they do not
+    /// slow packets down.
     pub fn round(
         &mut self,
         now: Instant,
@@ -138,7 +143,8 @@ impl Adaptive {
         arrivals.close(now);
         match self.phase {
             Phase::Trial { came, passed } => {
-                // Time counts and not the number of rounds: another descriptor may end a hold early.
+                // Time counts and not the number of rounds: another descriptor may end a hold
+                // early.
                 let (came, passed) = (came.saturating_add(window.packets), passed + window.passed);
                 self.phase = Phase::Trial { came, passed };
                 let (expected, gathered) = (self.natural * nanos(passed), f64::from(came));
@@ -206,8 +212,8 @@ impl Adaptive {
     ) -> Option<Duration> {
         let rate = window.rate();
         let longest = target(rate);
-        // A trial that failed may have expected the rate within a burst: then measure for the time of a hold, so that the
-        // pauses between bursts count.
+        // A trial that failed may have expected the rate within a burst: then measure for the time
+        // of a hold, so that the pauses between bursts count.
         let time = EVIDENCE_TIME.max(if self.failed { longest } else { Duration::ZERO });
         if window.packets >= EVIDENCE && window.passed >= time {
             arrivals.forget_rate();
@@ -240,8 +246,8 @@ impl Adaptive {
         gathered.then_some(self.hold)
     }
 
-    /// Begins a probe at the end of the time for which holds are not questioned, and returns its first hold; `None` if
-    /// there is none, and a trial must follow.
+    /// Begins a probe at the end of the time for which holds are not questioned, and returns its
+    /// first hold; `None` if there is none, and a trial must follow.
     fn end_while(
         &mut self,
         now: Instant,
@@ -355,7 +361,8 @@ impl Adaptive {
         Some(longest)
     }
 
-    /// Halves a hold that gathered too few packets; if the half is too short, allows no trial for a time, which doubles.
+    /// Halves a hold that gathered too few packets; if the half is too short, allows no trial for a
+    /// time, which doubles.
     fn fail(
         &mut self,
         now: Instant,
@@ -375,8 +382,8 @@ impl Adaptive {
         half
     }
 
-    /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns no hold. A probe
-    /// goes on when packets are held again.
+    /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns
+    /// no hold. A probe goes on when packets are held again.
     fn release(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
         if let Phase::Probe(probe) = self.phase {
             self.slowdown.interrupt(probe, now);

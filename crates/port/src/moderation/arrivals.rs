@@ -38,8 +38,8 @@ impl Arrivals {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Returns the arrivals since the current window began; `None` if its begin is unknown, or after `now`, because the
-    /// clock went back.
+    /// Returns the arrivals since the current window began; `None` if its begin is unknown, or
+    /// after `now`, because the clock went back.
     pub fn so_far(&self, now: Instant) -> Option<Window> {
         let passed = now.checked_duration_since(self.since?)?;
         Some(Window { packets: self.packets, passed })

@@ -1,8 +1,9 @@
 //! The cost of a wake-up and of a packet on this machine, from samples of a thread's CPU clock.
 //!
-//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's. The rest of the CPU
-//! time since the sample before, less that of the other wake-ups, is the packets'. Both means lose weight with age.
-//! Least squares over whole rounds cannot tell the two apart where load and holds stay the same.
+//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's. The
+//! rest of the CPU time since the sample before, less that of the other wake-ups, is the packets'.
+//! Both means lose weight with age. Least squares over whole rounds cannot tell the two apart where
+//! load and holds stay the same.
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,8 @@ struct Reading {
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next field is the time of the last such
-    /// reading.
+    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next field is the time
+    /// of the last such reading.
     before: Option<u64>,
     tried_at: Option<Instant>,
     sums: Sums,
@@ -79,7 +80,8 @@ struct Sums {
 impl CostMeter {
     /// Reads the thread's CPU clock before a sleep, if a sample is due.
     ///
-    /// Cost: a comparison; a syscall 50 times a second, or up to 1000 times if the thread does not sleep then.
+    /// Cost: a comparison; a syscall 50 times a second, or up to 1000 times if the thread does not
+    ///       sleep then.
     #[inline]
     pub fn falls_asleep(&mut self, now: Instant, cpu_ns: impl FnOnce() -> u64) {
         let is_due = |at: Instant, after: Duration| now.saturating_duration_since(at) >= after;
@@ -110,7 +112,8 @@ impl CostMeter {
     /// Takes a sample after a sleep: the thread's CPU clock, and its irqs and packets so far.
     /// Returns the new cost if the sample changed it.
     ///
-    /// A sample that cannot be of one thread is not used: more CPU time than time, or less than none.
+    /// A sample that cannot be of one thread is not used: more CPU time than time, or less than
+    /// none.
     pub fn woke(&mut self, now: Instant, cpu_ns: u64, irqs: u64, packets: u64) -> Option<Cost> {
         let before = self.before.take()?;
         let last = self.last.replace(Reading { at: now, cpu_ns, irqs, packets })?;
@@ -148,8 +151,8 @@ pub(super) fn decay_and_add(sum: &mut f64, sample: f64) {
 mod tests {
     use super::*;
 
-    /// Returns the costs learned from samples of 20 ms, each of `(irqs, packets)`, of a thread with these costs;
-    /// the last irq of each is measured.
+    /// Returns the costs learned from samples of 20 ms, each of `(irqs, packets)`, of a thread with
+    /// these costs; the last irq of each is measured.
     fn learned(wake_ns: u64, packet_ns: u64, samples: &[(u64, u64)]) -> Cost {
         let (mut meter, mut now) = (CostMeter::default(), Instant::now());
         let (mut cpu, mut irqs, mut packets) = (0, 0, 0);

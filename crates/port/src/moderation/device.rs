@@ -1,6 +1,7 @@
 //! The hold of a device: for how long, and for how many packets, it keeps its irq back.
 //!
-//! Owner: the device. Any thread changes the hold by [`HoldControl`], while a worker uses the queue.
+//! Owner: the device. Any thread changes the hold by [`HoldControl`], while a worker uses the
+//!        queue.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +33,8 @@ pub trait HoldControl: fmt::Debug + Send + Sync {
     /// Cost: no system call.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for a time out of the device's range, `E-UNSUPPORTED` for a number of packets if it counts none.
+    /// `E-PORT-SYNTAX` for a time out of the device's range, `E-UNSUPPORTED` for a number of
+    /// packets if it counts none.
     fn check(&self, hold: DeviceHold) -> Result<()> {
         let _ = hold;
         Ok(())
@@ -43,7 +45,8 @@ pub trait HoldControl: fmt::Debug + Send + Sync {
     /// Cost: as the device's; system calls for a network interface.
     ///
     /// # Errors
-    /// As [`HoldControl::check`], and `E-PERM` if the process may not change the hold; the hold is as before.
+    /// As [`HoldControl::check`], and `E-PERM` if the process may not change the hold; the hold is
+    /// as before.
     fn set_hold(&self, hold: DeviceHold) -> Result<()>;
 }
 

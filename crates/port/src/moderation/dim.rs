@@ -1,10 +1,11 @@
 //! net_dim's profiles and rules, as its documentation describes them: steps up and down among five
 //! fixed times.
 //!
-//! A sample is 64 interrupts. It is better than the one before if bytes, or else packets, grew by more than
-//! a tenth, or else interrupts became fewer by that. A step that was better is followed by one in the same
-//! direction, one that was not by one back. A walk that comes back to its best parks there until something
-//! changes; one that steps too often without gain parks tired, for a while.
+//! A sample is 64 interrupts. It is better than the one before if bytes, or else packets, grew by
+//! more than a tenth, or else interrupts became fewer by that. A step that was better is followed
+//! by one in the same direction, one that was not by one back. A walk that comes back to its best
+//! parks there until something changes; one that steps too often without gain parks tired, for a
+//! while.
 //!
 //! Source: Documentation/networking/net_dim.rst of Linux; the times are those of its profiles for
 //! receive queues whose timer starts with an interrupt (EQE).
@@ -189,7 +190,8 @@ fn rates(counts: Counts, passed: Duration) -> Rates {
     }
 }
 
-/// Compares bytes, then packets, then interrupts (fewer are better); only a change of a tenth or more counts.
+/// Compares bytes, then packets, then interrupts (fewer are better); only a change of a tenth or
+/// more counts.
 fn compare(now: Rates, before: Rates) -> Verdict {
     let differs = |now: f64, before: f64| (now - before).abs() > before / 10.0;
     if before == Rates::default() {

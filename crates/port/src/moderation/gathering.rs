@@ -1,5 +1,5 @@
-//! The device of a held queue: the length of its ring, which ends a hold, and the packets that it gathers by itself,
-//! beside which a short hold gains nothing.
+//! The device of a held queue: the length of its ring, which ends a hold, and the packets that it
+//! gathers by itself, beside which a short hold gains nothing.
 //!
 //! ```text
 //!  device   ─────────block├────────block├────────block├      it signals a block that is full, or after a time
@@ -60,12 +60,12 @@ impl Gathering {
         self.device.time.is_zero() || self.bound(hold, rate).0 > self.interval(rate)
     }
 
-    /// Shortens a hold so that at most half of the ring is full at its end, but not below [`SLEEP_MIN`] if less than
-    /// three quarters arrive in that time; returns true if the rest is too short for a sleep, so that the CPU must wait
-    /// busily.
+    /// Shortens a hold so that at most half of the ring is full at its end, but not below
+    /// [`SLEEP_MIN`] if less than three quarters arrive in that time; returns true if the rest is
+    /// too short for a sleep, so that the CPU must wait busily.
     ///
-    /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
-    /// the sender finds room.
+    /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be.
+    /// Half, so that the sender finds room.
     pub fn bound(&self, hold: Duration, rate: f64) -> (Duration, bool) {
         if rate <= 0.0 {
             return (hold, false);
@@ -81,7 +81,8 @@ impl Gathering {
         (half, half <= SPIN_MAX)
     }
 
-    /// Returns the time from one signal of the device to the next, at a rate of packets a nanosecond.
+    /// Returns the time from one signal of the device to the next, at a rate of packets a
+    /// nanosecond.
     fn interval(&self, rate: f64) -> Duration {
         let bytes_per_ns = rate * self.packet_bytes;
         if bytes_per_ns <= 0.0 {

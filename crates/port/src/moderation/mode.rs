@@ -22,10 +22,12 @@ pub enum Moderation {
     Fixed {
         /// ethtool's rx-usecs.
         usecs: u32,
-        /// ethtool's rx-frames. A sleeping owner cannot count packets, so the number is an estimate.
+        /// ethtool's rx-frames. A sleeping owner cannot count packets, so the number is an
+        /// estimate.
         frames: u32,
     },
-    /// Chooses among five fixed times, by how the last change affected the rate: the kernel's net_dim.
+    /// Chooses among five fixed times, by how the last change affected the rate: the kernel's
+    /// net_dim.
     Dim,
     /// Computes the time from a goal, the rate, and the measured cost of a wake-up and of a packet.
     Adaptive(Goal),
@@ -41,8 +43,8 @@ pub enum Goal {
         /// The longest added delay.
         p99_usecs: u32,
     },
-    /// Takes the least delay with which the queue takes at most `percent` of a CPU. Each queue of a thread has this
-    /// limit for itself, because a queue knows only its own packets.
+    /// Takes the least delay with which the queue takes at most `percent` of a CPU. Each queue of a
+    /// thread has this limit for itself, because a queue knows only its own packets.
     Cpu {
         /// The limit of CPU time, in per cent of a CPU.
         percent: u32,

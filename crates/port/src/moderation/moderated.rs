@@ -33,9 +33,9 @@ pub(super) struct Holds {
     pub count: u64,
 }
 
-/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 % of the CPU time:
-/// holding 180 us`. A hold that the ring ends is displayed with the arithmetic, and a goal that is not met with what
-/// is met instead.
+/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 %
+/// of the CPU time: holding 180 us`. A hold that the ring ends is displayed with the arithmetic,
+/// and a goal that is not met with what is met instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Moderated {
@@ -51,7 +51,8 @@ pub struct Moderated {
     pub waking_percent: f64,
     /// True if the ring's length ends the holds before the mode does.
     pub is_short_by_ring: bool,
-    /// True if the goal is missed by more than an eighth, the difference for which a hold is not changed.
+    /// True if the goal is missed by more than an eighth, the difference for which a hold is not
+    /// changed.
     pub unmet: bool,
     /// The hold that the mode would choose for a ring without end.
     pub(super) wanted: Option<Duration>,
@@ -62,7 +63,8 @@ pub struct Moderated {
     pub(super) device_hold: Duration,
     /// Usual lateness of the ends of holds.
     pub(super) late: Duration,
-    /// Share of a CPU that the queue takes by the measured costs: recently, and since the first measurement.
+    /// Share of a CPU that the queue takes by the measured costs: recently, and since the first
+    /// measurement.
     pub(super) share: f64,
     pub(super) share_of_all: f64,
     pub(super) holds: Holds,

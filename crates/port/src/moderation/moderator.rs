@@ -11,10 +11,11 @@ use super::mode::{Goal, Moderation};
 use super::moderated::{Holds, Moderated, Why};
 use crate::caps::Gathers;
 
-/// Shortest ring for which the CPU waits busily: a peer that makes a shorter ring must not cost CPU time.
+/// Shortest ring for which the CPU waits busily: a peer that makes a shorter ring must not cost CPU
+/// time.
 const RING_LEN_MIN: u32 = 64;
-/// The shortest sleep that is worth its wake-up (docs/adr/0011), unless the ring or the goal requires a shorter
-/// one.
+/// The shortest sleep that is worth its wake-up (docs/adr/0011), unless the ring or the goal
+/// requires a shorter one.
 pub const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
@@ -23,8 +24,8 @@ const HOLD_MAX: Duration = Duration::from_millis(10);
 const SLACK: Duration = Duration::from_micros(50);
 /// Smallest lateness of a timer that is used at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
-/// The longest time for which a quiet queue stays unpolled, and packets that wait for their time gather, in a mode
-/// without such a limit.
+/// The longest time for which a quiet queue stays unpolled, and packets that wait for their time
+/// gather, in a mode without such a limit.
 const GAP_MAX_USECS: u32 = 250;
 /// Share of CPU time that wake-ups may take before a longer hold pays: a tenth.
 pub(super) const WAKING: f64 = 0.1;
@@ -100,7 +101,8 @@ pub struct Moderator {
     due: Option<Due>,
     late: Duration,
     slack: Duration,
-    /// The time for which the last decision would hold packets in a ring without end; `None` if it was no hold.
+    /// The time for which the last decision would hold packets in a ring without end; `None` if it
+    /// was no hold.
     held: Option<Duration>,
     packets: u64,
     irqs: u64,
@@ -171,20 +173,21 @@ impl Moderator {
         }
     }
 
-    /// Sets the length of the device's ring, if it is known; below 64 it counts as 64. A hold ends before half of
-    /// the ring is full, or after 50 µs if less than three quarters arrive in that time.
+    /// Sets the length of the device's ring, if it is known; below 64 it counts as 64. A hold ends
+    /// before half of the ring is full, or after 50 µs if less than three quarters arrive in that
+    /// time.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
         self.device.set_ring_len(packets.unwrap_or(RING_LEN).max(RING_LEN_MIN));
     }
 
-    /// Sets which packets the device gathers by itself before it signals them. Holds that gather no more are left out: they
-    /// would often find nothing, and cost a wake-up more.
+    /// Sets which packets the device gathers by itself before it signals them. Holds that gather no
+    /// more are left out: they would often find nothing, and cost a wake-up more.
     pub fn set_gathers(&mut self, device: Gathers) {
         self.device.set_device(device);
     }
 
-    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and the time until the next
-    /// decision is no round of the adaptive mode.
+    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and
+    /// the time until the next decision is no round of the adaptive mode.
     pub fn forget_hold(&mut self) {
         if let Some(due) = self.due.take() {
             self.holds.time_ns -= due.hold.as_nanos() as u64;
@@ -226,7 +229,8 @@ impl Moderator {
         self.irqs += 1;
     }
 
-    /// Updates the costs of a wake-up and of a packet at `now`, and the CPU time that the queue takes by them.
+    /// Updates the costs of a wake-up and of a packet at `now`, and the CPU time that the queue
+    /// takes by them.
     pub fn learned(&mut self, cost: Cost, now: Instant) {
         self.cost = cost;
         let packets = (self.packets - self.packets_learned) as f64;
@@ -249,8 +253,9 @@ impl Moderator {
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         let usecs = match self.mode {
-            // A limit of CPU time may hold the other queue for long: a timer that ends each hold for a quiet queue would
-            // take more than the limit. Packets of a ring would wake the worker one by one, because nothing gathers them.
+            // A limit of CPU time may hold the other queue for long: a timer that ends each hold
+            // for a quiet queue would take more than the limit. Packets of a ring would wake the
+            // worker one by one, because nothing gathers them.
             Moderation::Interrupt
             | Moderation::Napi
             | Moderation::Adaptive(Goal::Cpu { .. })
@@ -270,8 +275,9 @@ impl Moderator {
         Some(Duration::from_micros(usecs.into()))
     }
 
-    /// Returns the time for which packets that wait for their time to be sent may gather: no longer than the mode
-    /// holds packets, and no longer than necessary to limit wake-ups to a tenth of the CPU time.
+    /// Returns the time for which packets that wait for their time to be sent may gather: no longer
+    /// than the mode holds packets, and no longer than necessary to limit wake-ups to a tenth of
+    /// the CPU time.
     #[must_use]
     pub fn gap(&self) -> Duration {
         let most = match self.mode {
@@ -345,7 +351,8 @@ impl Moderator {
         (!self.is_left_to_device).then_some(hold)
     }
 
-    /// Continues to hold a queue that has no room for its packets, unless it was not polled for a long time.
+    /// Continues to hold a queue that has no room for its packets, unless it was not polled for a
+    /// long time.
     fn hold_blocked(&mut self, now: Instant) -> Option<Duration> {
         let hold = match self.mode {
             Moderation::Adaptive(_) => self.adaptive.blocked(),
@@ -370,8 +377,8 @@ impl Moderator {
         Rest::Hold { until, spin }
     }
 
-    /// Ends the hold at `now`, and measures how late its sleep ended; returns true if the hold was over. An
-    /// end that is much later than usual has little weight.
+    /// Ends the hold at `now`, and measures how late its sleep ended; returns true if the hold was
+    /// over. An end that is much later than usual has little weight.
     ///
     /// Call it directly after the sleep: otherwise the next decision counts all time until then as
     /// lateness.
@@ -399,7 +406,8 @@ impl Moderator {
         let wanted = wanted.filter(|_| self.gathers);
         let rate = self.arrivals.rate();
         let hold = wanted.map(|wanted| self.device.bound(wanted, rate).0);
-        // A queue that is never idle has no irq, so nothing is learned; a decision does not follow each of its polls.
+        // A queue that is never idle has no irq, so nothing is learned; a decision does not follow
+        // each of its polls.
         let never_slept = self.irqs == 0 && (self.packets > 0 || self.turn.packets > 0);
         let packets_per_irq = if never_slept { f64::INFINITY } else { self.packets_per_irq };
         let moderated = Moderated {
@@ -430,8 +438,8 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
             let goal = Duration::from_micros(p99_usecs.into());
-            // The goal limits only the delay that holding adds. A thread whose timers are later than their slack
-            // gets the CPU late after a device's wake-up as well.
+            // The goal limits only the delay that holding adds. A thread whose timers are later
+            // than their slack gets the CPU late after a device's wake-up as well.
             let longest = goal - slack.min(goal / 2);
             // Number of packets a wake-up at which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));

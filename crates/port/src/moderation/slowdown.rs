@@ -1,4 +1,5 @@
-//! The probe whether holds slow packets down: those of peers that wait for answers come faster if holds are shorter.
+//! The probe whether holds slow packets down: those of peers that wait for answers come faster if
+//! holds are shorter.
 //!
 //! ```text
 //!  hold    full ──────────────► full    quarter   full    quarter
@@ -6,9 +7,9 @@
 //!  packets                        200       130      202      128      slowed down: limit the next holds to half
 //! ```
 //!
-//! A trial compares rates with and without holds, too, but its eight rounds see only a difference of half. The limit
-//! doubles each second, and the next probe, soon after that, checks it. A pause of the packets interrupts a probe, which
-//! goes on in the next burst.
+//! A trial compares rates with and without holds, too, but its eight rounds see only a difference
+//! of half. The limit doubles each second, and the next probe, soon after that, checks it. A pause
+//! of the packets interrupts a probe, which goes on in the next burst.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,8 @@ use super::adaptive::HOLD_MIN;
 use super::arrivals::Window;
 use super::gathering::Gathering;
 
-/// Time of holds until the first probe, and after a change of the limit; the next constants are the factor by which it
-/// grows with each probe that sees no difference, and its longest value.
+/// Time of holds until the first probe, and after a change of the limit; the next constants are the
+/// factor by which it grows with each probe that sees no difference, and its longest value.
 const BELIEVED_MIN: Duration = Duration::from_millis(20);
 const BELIEVED_MORE: u32 = 8;
 const BELIEVED_MAX: Duration = Duration::from_secs(2);
@@ -25,9 +26,9 @@ const BELIEVED_MAX: Duration = Duration::from_secs(2);
 const INTERRUPTED_MAX: Duration = Duration::from_secs(2);
 /// Number of stretches of a probe: full holds, shorter ones, and both again.
 const STRETCHES: usize = 4;
-/// Shortest time of a stretch of shorter holds; the next constants are the number of packets for which it is longer, the
-/// limit of that, and the number of full holds in that time at least. Full holds cost nothing, so their stretches are twice
-/// as long.
+/// Shortest time of a stretch of shorter holds; the next constants are the number of packets for
+/// which it is longer, the limit of that, and the number of full holds in that time at least. Full
+/// holds cost nothing, so their stretches are twice as long.
 const STRETCH_MIN: Duration = Duration::from_millis(4);
 const STRETCH_PACKETS: f64 = 128.0;
 const STRETCH_MAX: Duration = Duration::from_millis(8);
@@ -48,7 +49,8 @@ pub(super) struct Slowdown {
     /// Time of holds until the next probe; the next field is that time after it.
     left: Duration,
     believed: Duration,
-    /// The longest hold that slowed nothing down, and when it was set or doubled; `None` without a limit.
+    /// The longest hold that slowed nothing down, and when it was set or doubled; `None` without a
+    /// limit.
     limit: Option<(Duration, Instant)>,
     /// A probe that a pause interrupted, and when.
     interrupted: Option<(Probe, Instant)>,
@@ -96,7 +98,8 @@ impl Slowdown {
         self.left = BELIEVED_MAX;
     }
 
-    /// Ends the belief in former probes if nothing came for a time of `silence`: the next packets may be others'.
+    /// Ends the belief in former probes if nothing came for a time of `silence`: the next packets
+    /// may be others'.
     pub fn is_silent(&mut self, silence: Duration) -> bool {
         let is_silent = silence > BELIEVED_MIN;
         if is_silent {
@@ -133,7 +136,8 @@ impl Slowdown {
         self.interrupted = Some((probe, now));
     }
 
-    /// Begins a probe as [`Probe::begin`] does, or goes on with the interrupted one, if it is of almost the same hold.
+    /// Begins a probe as [`Probe::begin`] does, or goes on with the interrupted one, if it is of
+    /// almost the same hold.
     pub fn probe(
         &mut self,
         hold: Duration,
@@ -186,8 +190,8 @@ impl Spread {
 }
 
 impl Probe {
-    /// Begins a probe of holds of `hold` at a rate of packets a nanosecond; `None` if the shorter holds would be too short
-    /// for a sleep, or shorter than the device's own.
+    /// Begins a probe of holds of `hold` at a rate of packets a nanosecond; `None` if the shorter
+    /// holds would be too short for a sleep, or shorter than the device's own.
     pub fn begin(hold: Duration, rate: f64, device: &Gathering) -> Option<Probe> {
         let (full, is_spun) = device.bound(hold, rate);
         let short = full / PART;
@@ -233,8 +237,8 @@ impl Probe {
         self.at == STRETCHES
     }
 
-    /// Returns true if packets came faster in both stretches of shorter holds, by a ninth and by more than chance, which
-    /// the spread of full holds tells.
+    /// Returns true if packets came faster in both stretches of shorter holds, by a ninth and by
+    /// more than chance, which the spread of full holds tells.
     pub fn is_slowed(&self) -> bool {
         let [full, short, full_again, short_again] = self.windows;
         let slowest = short.rate().min(short_again.rate());
@@ -293,7 +297,8 @@ mod tests {
 
     #[test]
     fn bursts_that_happen_to_come_with_shorter_holds_are_no_slowdown() {
-        // 80 packets in every other full hold, and 52 in each fourth of the shorter ones: 30 % more.
+        // 80 packets in every other full hold, and 52 in each fourth of the shorter ones: 30 %
+        // more.
         let probed = |burst: bool| {
             let mut probe = Probe::begin(HOLD, 1e-4, &ring(1024)).unwrap();
             for i in 0_u32.. {

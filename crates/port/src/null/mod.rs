@@ -84,7 +84,8 @@ impl Plan for NullPlan {
 }
 
 struct NullQueue {
-    /// Timer that has fired and is never drained, because there is always work, unless the pool has no frame.
+    /// Timer that has fired and is never drained, because there is always work, unless the pool has
+    /// no frame.
     timer: TimerFd,
     size_bytes: usize,
     /// The next attempt, after the pool had no frame.

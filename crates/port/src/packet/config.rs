@@ -36,8 +36,8 @@ pub(super) struct Config {
     pub promisc: bool,
     /// Number of queues, each with a socket and a ring of its own.
     pub queues: usize,
-    /// Longest time for which the kernel keeps a partly filled block of the ring; 0 to have no ring,
-    /// so that each frame can be received as soon as it has arrived.
+    /// Longest time for which the kernel keeps a partly filled block of the ring; 0 to have no
+    /// ring, so that each frame can be received as soon as it has arrived.
     pub retire_ms: u32,
     /// Length of each queue's receive ring or buffer in bytes, a power of two.
     pub ring_bytes: u32,

@@ -9,8 +9,8 @@ use crate::spec::Spec;
 
 /// Checks a packet port.
 ///
-/// Its socket gets copies, so that the trial takes no packet from another socket. It is not made promiscuous,
-/// which others would notice.
+/// Its socket gets copies, so that the trial takes no packet from another socket. It is not made
+/// promiscuous, which others would notice.
 pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
     let of = match interface::examine(&spec.arg, found) {
         Ok(of) => of,

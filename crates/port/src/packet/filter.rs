@@ -8,10 +8,10 @@
 //!   ── takes more to tell ─────────► drop
 //! ```
 //!
-//! A filter decides by one packet's first headers. What it takes more to tell (the later fragments of
-//! a datagram have no ports, extension headers are a list) is not received, nor is what is cut short: the kernel ends
-//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs);
-//! host/filter.rs has the values and offsets of both.
+//! A filter decides by one packet's first headers. What it takes more to tell (the later fragments
+//! of a datagram have no ports, extension headers are a list) is not received, nor is what is cut
+//! short: the kernel ends a filter that reads behind the packet's end. The words mean what they
+//! mean of `xdp` (xdp/program.rs); host/filter.rs has the values and offsets of both.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -86,7 +86,8 @@ pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     asm.finish(drops_matches)
 }
 
-/// Emits a test for an EtherType; if the kernel has removed a VLAN tag, the test is of the tag's EtherType.
+/// Emits a test for an EtherType; if the kernel has removed a VLAN tag, the test is of the tag's
+/// EtherType.
 fn ethertype(asm: &mut Assembly, kind: u32) {
     asm.test(Insn::jump_if_equal(0, 0, 0), To::Untagged, To::Next);
     asm.add(Insn::load_word(VLAN_TYPE));
@@ -402,7 +403,8 @@ mod tests {
             packet[54] = kind;
             assert_eq!((passes(&icmp, &packet), passes(&not, &packet)), (is_echo, !is_echo));
         }
-        // The kernel keeps packets that the filter cannot classify by their first headers, also here.
+        // The kernel keeps packets that the filter cannot classify by their first headers, also
+        // here.
         assert!(!passes(&icmp, &ipv6(43, 0)) && !passes(&not, &ipv6(43, 0)));
         let question = arp(1, [198, 18, 0, 1], [198, 18, 0, 2]);
         for words in ["arp", "ethertype=0x0806", "not=icmp", "not=tcp:22", "all"] {

@@ -9,18 +9,19 @@
 //!                                                tx.rs
 //! ```
 //!
-//! Several queues are several such sockets in one group, among which the kernel divides the frames. A filter
-//! of the sockets, in the words of `xdp`, refuses everything else; of `udp=` and `tcp=` the kernel is kept from
-//! answering on the ports that they take.
+//! Several queues are several such sockets in one group, among which the kernel divides the frames.
+//! A filter of the sockets, in the words of `xdp`, refuses everything else; of `udp=` and `tcp=`
+//! the kernel is kept from answering on the ports that they take.
 //!
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
-//! socket. Frames received stay in the kernel's blocks, or in the socket's receive buffer, until they
-//! are copied: if the pool has no frame, or no call comes, these fill up and the kernel counts what
-//! it drops, which `rx_missed` reports. All queues own the reservation of the ports: the last to go
-//! gives them back.
+//! socket. Frames received stay in the kernel's blocks, or in the socket's receive buffer, until
+//! they are copied: if the pool has no frame, or no call comes, these fill up and the kernel counts
+//! what it drops, which `rx_missed` reports. All queues own the reservation of the ports: the last
+//! to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
-//! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the options and the limits, each with its cause.
+//! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the
+//! options and the limits, each with its cause.
 //!
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
@@ -113,8 +114,9 @@ const EMPTY_POLLS: u16 = 1024;
 /// Least interval of these checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Receives without a packet. A caller that neither waits nor sends would not notice that its interface is
-/// down or gone, because the ring is read without a syscall: at some of these receives it is checked.
+/// Receives without a packet. A caller that neither waits nor sends would not notice that its
+/// interface is down or gone, because the ring is read without a syscall: at some of these receives
+/// it is checked.
 #[derive(Debug, Default)]
 struct Idle {
     /// Number of receives without a packet, modulo [`EMPTY_POLLS`].
@@ -159,9 +161,9 @@ struct Device {
     _reservation: Option<Arc<Reservation>>,
 }
 
-/// Queries the interface, and checks that the socket is still bound to it. The kernel unbinds the socket of an
-/// interface that is moved to another namespace. It does not bind it again when the interface is back and up, and
-/// reports no error to a socket that only receives.
+/// Queries the interface, and checks that the socket is still bound to it. The kernel unbinds the
+/// socket of an interface that is moved to another namespace. It does not bind it again when the
+/// interface is back and up, and reports no error to a socket that only receives.
 ///
 /// Cost: three syscalls; four if the interface is down.
 fn query(socket: &PacketSocket, link: &mut Link) {

@@ -1,5 +1,5 @@
-//! Receiving: copies packets from the kernel's blocks, or from a batch that one call has received, into
-//! frames of the pool.
+//! Receiving: copies packets from the kernel's blocks, or from a batch that one call has received,
+//! into frames of the pool.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -29,14 +29,16 @@ pub(super) struct Rx {
     source: Source,
     /// Lengths of the longest packets.
     limits: Limits,
-    /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second copy.
+    /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second
+    /// copy.
     scratch: Vec<u8>,
     /// The next attempt while the pool has no frame, or after an error of the socket; meanwhile the
     /// socket may be readable although nothing can be received.
     pub starved: Retry,
     /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
-    /// Number of frames that the kernel dropped because the offload header cannot say their offload.
+    /// Number of frames that the kernel dropped because the offload header cannot say their
+    /// offload.
     refused: u64,
     /// True if the socket was in error since the last look at the link.
     pub is_broken: bool,
@@ -47,8 +49,8 @@ pub(super) struct Rx {
 pub(super) struct Limits {
     /// Length of the longest packet that the port delivers.
     pub longest: usize,
-    /// The interface's MTU at opening: without an offload header, a longer packet of TCP whose checksum is unfinished
-    /// is a superframe.
+    /// The interface's MTU at opening: without an offload header, a longer packet of TCP whose
+    /// checksum is unfinished is a superframe.
     pub mtu_bytes: usize,
 }
 
@@ -82,8 +84,8 @@ impl Rx {
     /// Errors: none. Malformed and too long frames are dropped with their reason, and count as
     ///         looked at, so that a visit ends. `is_broken` tells an error of the socket.
     /// Cost:   one copy of the frame, two if it has a VLAN tag. From a ring no syscall; from the
-    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one more for
-    ///         the last batch.
+    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one more
+    ///         for the last batch.
     ///
     /// [`RECEIVED_MAX`]: linerate_sys::packet::RECEIVED_MAX
     pub fn receive(
@@ -231,7 +233,8 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
     }
     let left = match &frame.vnet {
         Some(header) => {
-            // An inserted tag moves the headers behind it, so add its length to the offload's offsets.
+            // An inserted tag moves the headers behind it, so add its length to the offload's
+            // offsets.
             let moved = bytes.len() - frame.data.len();
             let left = offload::received(header, frame.data, frame.data.len());
             left.and_then(|left| left.pushed(moved)).ok_or(DropReason::MALFORMED)
@@ -250,8 +253,8 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
     RxOutcome::Received(skb)
 }
 
-/// Returns the work that is left on a packet without an offload header of which the kernel says that its checksum is
-/// unfinished.
+/// Returns the work that is left on a packet without an offload header of which the kernel says
+/// that its checksum is unfinished.
 ///
 /// # Errors
 /// `UNSUPPORTED` if the place of the checksum is not found, as in an unknown tunnel: delivered, the

@@ -44,8 +44,8 @@ const USO: (u32, u32) = (6, 2);
 /// Calls that may fail because of the offload header: the one that requests it, and the one that
 /// makes the ring, whose blocks are larger with it.
 const HEADER_CALLS: [&str; 2] = [VNET_HDR_CALL, RX_RING_CALL];
-/// Settings of an interface that sends no superframes. Those of UDP have a setting of their own, which `gso` does not
-/// include.
+/// Settings of an interface that sends no superframes. Those of UDP have a setting of their own,
+/// which `gso` does not include.
 const SENDS_NONE: &str = "tso off gso off tx-udp-segmentation off";
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_MIN: usize = 1522;
@@ -60,7 +60,8 @@ fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
     if vnet {
         return Ok(PACKET_BYTES_MAX);
     }
-    // Devices let two tags pass beyond the MTU: the kernel has taken the outer one out of the frame.
+    // Devices let two tags pass beyond the MTU: the kernel has taken the outer one out of the
+    // frame.
     let longest = longest_frame(interface)? + VLAN_BYTES;
     Ok(longest.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
 }
@@ -87,7 +88,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         obtained.refused.extend(short_send_buffer(socket));
         obtained.refused.extend(short_receive_buffer(socket, source, config));
     }
-    // An older kernel may have it by a backport. The port then cuts superframes that the kernel could cut.
+    // An older kernel may have it by a backport. The port then cuts superframes that the kernel
+    // could cut.
     let has_uso = kernel::version().is_some_and(|version| version >= USO);
     let limits = Limits { longest, mtu_bytes: mtu as usize };
     // Without a ring, `retire` is 0: the socket signals each packet.
@@ -119,7 +121,8 @@ struct Sockets {
     refused: Vec<String>,
 }
 
-/// Opens the sockets of all queues; if the kernel does not support offload headers, opens them without.
+/// Opens the sockets of all queues; if the kernel does not support offload headers, opens them
+/// without.
 fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
     let longest = longest(interface, config.vnet)?;
     let options = Options {
@@ -202,7 +205,8 @@ fn open_one(
     Ok((socket, Source::Ring(ring)))
 }
 
-/// Returns a note on the superframes that arrive at a port without offload headers, with the command that prevents them.
+/// Returns a note on the superframes that arrive at a port without offload headers, with the
+/// command that prevents them.
 fn superframes(interface: &Interface, vnet: bool) -> Option<String> {
     if vnet {
         return None;
@@ -222,8 +226,8 @@ fn superframes(interface: &Interface, vnet: bool) -> Option<String> {
     ))
 }
 
-/// Returns the command that prevents superframes at the interface `name`, with the words before it; `sender` is the
-/// interface that sends them, if it is in this namespace.
+/// Returns the command that prevents superframes at the interface `name`, with the words before it;
+/// `sender` is the interface that sends them, if it is in this namespace.
 fn prevention(kind: &str, name: &str, sender: Option<IfName>) -> String {
     match (kind, sender) {
         (_, Some(sender)) => format!(": ethtool -K {sender} {SENDS_NONE}"),

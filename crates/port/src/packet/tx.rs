@@ -1,16 +1,16 @@
 //! Sending: up to 64 packets for each `sendmmsg`, directly from their frames.
 //!
-//! The kernel answers ENOBUFS for a full queue, and also for a packet that it always drops (a `tc` rule, the
-//! smaller MTU of a veth's other end). To tell them apart, a packet behind one that was refused for long is
-//! offered alone:
+//! The kernel answers ENOBUFS for a full queue, and also for a packet that it always drops (a `tc`
+//! rule, the smaller MTU of a veth's other end). To tell them apart, a packet behind one that was
+//! refused for long is offered alone:
 //!
 //! ```text
 //!   refused  ? ? ?      taken: there is room, so all before it are refused for themselves: dropped
 //!      1     2 3 4      refused: perhaps no room: all wait, and the next one is offered 100 ms later
 //! ```
 //!
-//! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever what its
-//! caller cannot offer yet.
+//! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever
+//! what its caller cannot offer yet.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -24,22 +24,25 @@ use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
 use super::query;
 
-/// Time after which a superframe that bypasses the qdisc and is still refused is treated as one that the
-/// device never accepts.
+/// Time after which a superframe that bypasses the qdisc and is still refused is treated as one
+/// that the device never accepts.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
-/// Time after which refusals on an interface without a carrier are no longer treated as a full queue.
+/// Time after which refusals on an interface without a carrier are no longer treated as a full
+/// queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
 /// Time after which a packet behind a refused one is offered, and interval of such offers.
 const PROBE_PATIENCE: Duration = Duration::from_millis(100);
-/// The same for a packet that is shorter than one before it: it may fit into a queue that has no room for
-/// the longer one. In this time a queue that drains at 12.5 kbit/s has room for any packet of 1514 bytes.
+/// The same for a packet that is shorter than one before it: it may fit into a queue that has no
+/// room for the longer one. In this time a queue that drains at 12.5 kbit/s has room for any packet
+/// of 1514 bytes.
 const SHORT_PROBE_PATIENCE: Duration = Duration::from_secs(1);
-/// Time after which the first packet is dropped if no packet was taken: its caller may have no other one to
-/// offer, or refused ones only.
+/// Time after which the first packet is dropped if no packet was taken: its caller may have no
+/// other one to offer, or refused ones only.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Most time between two refusals of the first packet that counts as time in which it was refused. A caller offers
-/// refused packets again every millisecond, or makes a pause of which nothing is known.
+/// Most time between two refusals of the first packet that counts as time in which it was refused.
+/// A caller offers refused packets again every millisecond, or makes a pause of which nothing is
+/// known.
 const PAUSE_COUNTED: Duration = Duration::from_millis(100);
 
 /// The arrays for sendmmsg, and the state after the kernel's last reply.
@@ -120,8 +123,8 @@ impl Tx {
         (self.refused_since, self.superframe, self.held) = (None, None, None);
     }
 
-    /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of `batch` was refused;
-    /// forgets the refusals if they were those of another packet.
+    /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of
+    /// `batch` was refused; forgets the refusals if they were those of another packet.
     fn resume(&mut self, beyond: Duration, batch: &Batch) {
         if self.refused.first() != batch.handles().first() {
             self.forget();
@@ -137,8 +140,8 @@ impl Tx {
         self.retry.is_pending() || self.is_full
     }
 
-    /// Returns true if packets can be offered. If the socket's buffer was full, this asks the kernel: an
-    /// edge-triggered poller may have seen the room already, together with a packet.
+    /// Returns true if packets can be offered. If the socket's buffer was full, this asks the
+    /// kernel: an edge-triggered poller may have seen the room already, together with a packet.
     ///
     /// Cost: a syscall if the buffer was full.
     pub fn has_room(&mut self, socket: &PacketSocket) -> bool {
@@ -307,17 +310,18 @@ impl Tx {
 
     /// Offers a packet behind the first one, if that was refused for long enough.
     ///
-    /// All packets before it were refused when they were offered, the first one just now. So a full queue
-    /// loses a packet by a probe only if it gets room between these two system calls, and had none at each
-    /// offer for 100 ms before. If all are refused, or there is no second packet, they may wait for room, until
-    /// one is given up.
+    /// All packets before it were refused when they were offered, the first one just now. So a full
+    /// queue loses a packet by a probe only if it gets room between these two system calls, and had
+    /// none at each offer for 100 ms before. If all are refused, or there is no second packet, they
+    /// may wait for room, until one is given up.
     fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Probe {
         let handles = batch.handles();
         let Some(first) = handles.first() else { return Probe::Unknown };
         let is_recent = |held: &Held| now.saturating_duration_since(held.probed) < PROBE_PATIENCE;
         let held = match &mut self.held {
             Some(held) if self.refused.is_empty() && is_recent(held) => {
-                // The only packet of the batch before was given up: this one waits no longer than others.
+                // The only packet of the batch before was given up: this one waits no longer than
+                // others.
                 self.refused.push(*first);
                 held
             }

@@ -1,7 +1,7 @@
 //! A capture's file, with the lock that keeps other ports from writing it meanwhile.
 //!
-//! The lock is released explicitly. A process that another thread has just forked has the file open until it
-//! executes its program, and would keep the lock for so long after the port was closed.
+//! The lock is released explicitly. A process that another thread has just forked has the file open
+//! until it executes its program, and would keep the lock for so long after the port was closed.
 //!
 //! Source: flock(2).
 
@@ -26,8 +26,8 @@ impl Locked {
         Locked { file, is_locked: false }
     }
 
-    /// Locks the file by `operation`, which does not wait; returns false if another port prevents that. A file
-    /// system without locks is accepted.
+    /// Locks the file by `operation`, which does not wait; returns false if another port prevents
+    /// that. A file system without locks is accepted.
     pub fn lock(&mut self, operation: FlockOperation) -> bool {
         let locked = flock(&self.file, operation);
         self.is_locked = locked.is_ok();
@@ -50,7 +50,8 @@ impl Read for Locked {
 }
 
 impl Write for Locked {
-    /// Waits for room also in a nonblocking file: another process that shares the standard output may have made it so.
+    /// Waits for room also in a nonblocking file: another process that shares the standard output
+    /// may have made it so.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.file.write(bytes) {

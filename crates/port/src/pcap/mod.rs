@@ -49,7 +49,8 @@ pub(crate) use write::epoch_ns;
 /// have longer packets, up to 256 KiB, which pass if the pool has frames for them.
 const PACKET_USUAL_BYTES: usize = 14 + 4 + 65_535;
 
-/// The driver of `pcap:FILE[,read|write][,link=any][,pace=1]`; the file `-` is the standard input or output.
+/// The driver of `pcap:FILE[,read|write][,link=any][,pace=1]`; the file `-` is the standard input
+/// or output.
 #[derive(Debug)]
 pub struct Pcap;
 

@@ -117,7 +117,8 @@ impl QueueOps for ReadQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let mut moved = Moved::default();
         if budget.min(out.spare()) == 0 {
-            // A record may have come, which `arm` must know of. The alarm for the current one stays.
+            // A record may have come, which `arm` must know of. The alarm for the current one
+            // stays.
             self.look();
             return moved;
         }

@@ -23,13 +23,14 @@ impl Replay {
         Replay { pace, start: None, late: Lateness::new() }
     }
 
-    /// Returns the time at which a record captured at `time_ns` is due. A record without a time, or with an
-    /// earlier time than the first record, is due immediately.
+    /// Returns the time at which a record captured at `time_ns` is due. A record without a time, or
+    /// with an earlier time than the first record, is due immediately.
     pub fn due(&mut self, time_ns: Option<u64>, now: Instant) -> Instant {
         let Some(time_ns) = time_ns else { return now };
         let (first_ns, start) = *self.start.get_or_insert((time_ns, now));
         let after_ns = time_ns.saturating_sub(first_ns) as f64 / self.pace;
-        // On overflow deliver now: the wait would be practically without end, and adding would panic.
+        // On overflow deliver now: the wait would be practically without end, and adding would
+        // panic.
         start.checked_add(Duration::from_nanos(after_ns as u64)).unwrap_or(now)
     }
 

@@ -1,4 +1,5 @@
-//! The file from which a capture is read: a regular file, or a stream that must not block the caller.
+//! The file from which a capture is read: a regular file, or a stream that must not block the
+//! caller.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
@@ -108,7 +109,8 @@ impl Ready {
             // epoll refuses files that never block, such as a regular file or /dev/null.
             Err(Errno::PERM) => {
                 let timer = TimerFd::new()?;
-                // Start readable, for callers that wait before they arm. Setting the timer cannot fail.
+                // Start readable, for callers that wait before they arm. Setting the timer cannot
+                // fail.
                 let _ = timer.set_at(Some(Instant::now()));
                 Ok(Ready::Always(timer))
             }

@@ -100,8 +100,9 @@ pub(super) fn check_text(file: &File, name: &str) -> Result<()> {
     Err(refused(name, &why).fix(fix))
 }
 
-/// Refuses a standard output that is also the standard error, where text of the program would be between the packets,
-/// or a block device. A device without content, such as /dev/null, is accepted.
+/// Refuses a standard output that is also the standard error, where text of the program would be
+/// between the packets, or a block device. A device without content, such as /dev/null, is
+/// accepted.
 pub(super) fn check_standard(file: &File, name: &str) -> Result<()> {
     let Ok(written) = fstat(file) else { return Ok(()) };
     let kind = FileType::from_raw_mode(written.st_mode);

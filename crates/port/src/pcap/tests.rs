@@ -17,7 +17,8 @@ use crate::Port;
 use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
-/// Makes a classic capture, in big or little endian and in ns or µs; each packet has lost its last 4 bytes.
+/// Makes a classic capture, in big or little endian and in ns or µs; each packet has lost its last
+/// 4 bytes.
 fn classic(big: bool, nanos: bool, link: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let order = if big { Order::Big } else { Order::Little };
     format::tests::classic(order, nanos, (262_144, link), packets)
@@ -47,7 +48,8 @@ fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
     (frames, port.health())
 }
 
-/// Returns a descriptor as a process has it that was just forked from this one: of the same open file.
+/// Returns a descriptor as a process has it that was just forked from this one: of the same open
+/// file.
 fn inherited(path: &str) -> OwnedFd {
     let of_path = |fd: &RawFd| {
         fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.to_str() == Some(path))

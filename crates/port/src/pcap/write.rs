@@ -25,8 +25,9 @@ use crate::queue::{Health, HealthKind, QueueOps, Want};
 /// Name of the interface in the capture.
 pub(super) const INTERFACE: &str = "linerate";
 
-/// Most link types of one capture, each of which is an interface in it. Packets of further types are dropped, so
-/// that finding the interface of a packet stays cheap whatever a captured file says.
+/// Most link types of one capture, each of which is an interface in it. Packets of further types
+/// are dropped, so that finding the interface of a packet stays cheap whatever a captured file
+/// says.
 const LINKS_MAX: usize = 32;
 
 /// Truncates a file to a length; does nothing with a file that cannot be truncated.
@@ -135,7 +136,8 @@ impl<W: Write> WriteQueue<W> {
         begun.map_err(|e| self.fail(&e)).is_ok()
     }
 
-    /// Returns the number of the capture's interface for this link type; `None` if it is one type too many.
+    /// Returns the number of the capture's interface for this link type; `None` if it is one type
+    /// too many.
     fn interface(&mut self, link: LinkType) -> io::Result<Option<u32>> {
         if let Some(at) = self.links.iter().position(|known| *known == link) {
             return Ok(Some(at as u32));
@@ -148,8 +150,8 @@ impl<W: Write> WriteQueue<W> {
         Ok(Some(interface))
     }
 
-    /// Returns the number of the capture's interface for a packet, or the reason for which no capture can
-    /// have the packet.
+    /// Returns the number of the capture's interface for a packet, or the reason for which no
+    /// capture can have the packet.
     fn place(&mut self, skb: &Skb) -> io::Result<std::result::Result<u32, DropReason>> {
         if skb.len() > PACKET_LEN_MAX {
             return Ok(Err(DropReason::TOO_LONG));
@@ -171,8 +173,8 @@ impl<W: Write> WriteQueue<W> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes the packets from the front of `batch`, up to the first that no capture can have; returns true
-    /// if these are all.
+    /// Writes the packets from the front of `batch`, up to the first that no capture can have;
+    /// returns true if these are all.
     fn write(&mut self, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<bool> {
         let mut is_all = true;
         for skb in batch.iter() {
@@ -205,8 +207,8 @@ impl<W: Write> Drop for WriteQueue<W> {
             // The writer must not write its header over the file's content.
             return self.writer.give_up();
         }
-        // Readers expect an interface even in a file without packets. A failure is ignored, because no
-        // caller is left to report it to.
+        // Readers expect an interface even in a file without packets. A failure is ignored, because
+        // no caller is left to report it to.
         if self.links.is_empty() && self.health == Health::Up {
             let _ = self.interface(LinkType::ETHERNET).and_then(|_| self.writer.flush());
         }
@@ -253,7 +255,8 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
             let before = self.writer.packets_whole();
             let written = self.write(&mut now_ns, batch);
             moved += batch.sent((self.writer.packets_whole() - before) as usize, mem);
-            // All packets that no capture can have are dropped together, so that they take one write(2).
+            // All packets that no capture can have are dropped together, so that they take one
+            // write(2).
             let sifted = written.and_then(|is_all| if is_all { Ok(()) } else { self.sift(batch) });
             if let Err(e) = sifted {
                 self.fail(&e);

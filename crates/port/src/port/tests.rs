@@ -165,7 +165,8 @@ fn a_wait_on_a_failed_device_returns_its_error_each_time() {
     assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
 }
 
-/// A queue that always has a packet, which its moderation holds; a look at its health uses the waker.
+/// A queue that always has a packet, which its moderation holds; a look at its health uses the
+/// waker.
 struct Holding(EventFd, Health, Arc<OnceLock<Waker>>);
 
 impl QueueOps for Holding {

@@ -1,7 +1,7 @@
 //! The waits of ports: of one port, and of several at once.
 //!
-//! A queue that waits alone sleeps by itself. Several queues are armed, and one poll(2) waits for them and for their
-//! wakers. If one of them is polled without a sleep, all are.
+//! A queue that waits alone sleeps by itself. Several queues are armed, and one poll(2) waits for
+//! them and for their wakers. If one of them is polled without a sleep, all are.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use super::Port;
 use crate::queue::{Health, Queue, Want, cannot_wait, over, possible};
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
-/// timeout, or without a timeout, if all ports have ended and everything was received, or there is none.
+/// timeout, or without a timeout, if all ports have ended and everything was received, or there is
+/// none.
 ///
 /// # Errors
 /// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
@@ -58,7 +59,8 @@ pub(super) fn wait_on(
     sleep_on(ports, want, timeout)
 }
 
-/// Sleeps on the queues that are armed for `want`, and on the wakers; returns true if a queue ended the sleep.
+/// Sleeps on the queues that are armed for `want`, and on the wakers; returns true if a queue ended
+/// the sleep.
 fn sleep_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
     // Only the first queue of a port is armed for room.
     let armed = if want.frames() { usize::MAX } else { 1 };
@@ -95,7 +97,8 @@ fn poll_queues(
     Ok((by, is_rung))
 }
 
-/// Polls several queues for `want` without sleeping, for up to `timeout`, because one of them is polled so.
+/// Polls several queues for `want` without sleeping, for up to `timeout`, because one of them is
+/// polled so.
 fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
     let start = Instant::now();
     loop {
@@ -115,8 +118,9 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
 
 /// Returns true if the waker of one of the ports was used.
 ///
-/// A port's waker counts a use at each queue in order, so that all have it once the last queue has. One use
-/// ends only one wait: only the last queue decides, and the use is taken from the others as well.
+/// A port's waker counts a use at each queue in order, so that all have it once the last queue has.
+/// One use ends only one wait: only the last queue decides, and the use is taken from the others as
+/// well.
 fn any_woken(ports: &mut [&mut Port], waker_used: fn(&mut Queue) -> bool) -> bool {
     ports.iter_mut().fold(false, |any, port| {
         let Some((last, others)) = port.queues.split_last_mut() else { return any };

@@ -31,10 +31,10 @@ impl Queue {
     /// Makes the descriptor readable when `want` occurs; returns false if it has occurred already,
     /// so that the caller polls now.
     ///
-    /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
-    /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
-    /// lets them gather. If that time is too short for a sleep, this waits for it busily, for up to 25 µs, and
-    /// returns false.
+    /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the
+    /// meantime make it readable at once, or at the end of the time for which its
+    /// [moderation](Queue::set_moderation) lets them gather. If that time is too short for a sleep,
+    /// this waits for it busily, for up to 25 µs, and returns false.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         if let Some((until, spin)) = self.hold(want) {
@@ -136,12 +136,12 @@ impl Queue {
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
     /// or if a [waker](Queue::waker) was used.
     ///
-    /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
-    /// `while queue.wait(None)? { … }` ends with it.
+    /// Without a time, false says that the source has ended and everything was received, if nobody
+    /// has a waker: `while queue.wait(None)? { … }` ends with it.
     ///
     /// # Errors
-    /// Those of a device that has failed for good, each time, and those of poll(2). A device that is down
-    /// may come back: this call sleeps, and [`Queue::health`] reports the state.
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that
+    /// is down may come back: this call sleeps, and [`Queue::health`] reports the state.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
@@ -150,8 +150,9 @@ impl Queue {
     /// [`Queue::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
-    /// As [`Queue::wait`]. A device that has failed drops all that it is given, so room in it means nothing: a wait for
-    /// [`Want::Room`] returns its error at once, one for [`Want::Both`] once everything was received.
+    /// As [`Queue::wait`]. A device that has failed drops all that it is given, so room in it means
+    /// nothing: a wait for [`Want::Room`] returns its error at once, one for [`Want::Both`] once
+    /// everything was received.
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         if self.waker_used() {
             return Ok(false);
@@ -210,7 +211,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps for what is `left` of the `timeout` from `start` on; returns true if the device ended the sleep.
+    /// Sleeps for what is `left` of the `timeout` from `start` on; returns true if the device ended
+    /// the sleep.
     fn sleep_on_device(
         &mut self,
         start: Instant,
@@ -254,8 +256,8 @@ impl Queue {
         self.ops.moderator().forget_hold();
     }
 
-    /// Waits busily for the end of a hold, or until the caller's timeout is over. The CPU time of this wait counts as that
-    /// of packets, as a worker's does.
+    /// Waits busily for the end of a hold, or until the caller's timeout is over. The CPU time of
+    /// this wait counts as that of packets, as a worker's does.
     fn spin_hold(&mut self, until: Instant) {
         self.sleep = Sleep::Awake;
         self.meter.stay_awake();
@@ -281,8 +283,8 @@ impl Queue {
         }
     }
 
-    /// Receives as [`Queue::rx`] does, after a sleep for which the queue was armed. Counts the end of
-    /// the sleep if this queue ended it: its hold is over, or its device has packets.
+    /// Receives as [`Queue::rx`] does, after a sleep for which the queue was armed. Counts the end
+    /// of the sleep if this queue ended it: its hold is over, or its device has packets.
     pub(super) fn rx_after_sleep(&mut self, batch: &mut Batch) -> usize {
         let is_by_device = self.sleep == Sleep::Device;
         // Call this before packets are received, because their cost is no part of the wake-up's.
@@ -313,8 +315,8 @@ impl Queue {
     }
 }
 
-/// Returns the part of `want` for which it makes sense to wait: a device that has failed may still have packets, but drops
-/// all that it is given, so that it always has room.
+/// Returns the part of `want` for which it makes sense to wait: a device that has failed may still
+/// have packets, but drops all that it is given, so that it always has room.
 ///
 /// # Errors
 /// That of a device that has failed for good, if only room is wanted.

@@ -17,7 +17,8 @@ struct Sample {
     wrong: &'static str,
 }
 
-/// Returns the sample of `driver`. A driver without a sample fails, so that a new driver cannot be forgotten.
+/// Returns the sample of `driver`. A driver without a sample fails, so that a new driver cannot be
+/// forgotten.
 fn sample(driver: &str) -> Sample {
     let (name, key, value, wrong) = match driver {
         "gen" => ("", "rate", Some("1kpps"), "1kpp"),
@@ -175,7 +176,8 @@ fn an_option_in_the_place_of_a_name_does_what_it_says() {
     assert!(parse("null:toll=1us/20us,toll=1us/1us").is_err());
 }
 
-/// Drops all capabilities of this thread, opens `text`, and returns the capabilities that the error advises.
+/// Drops all capabilities of this thread, opens `text`, and returns the capabilities that the error
+/// advises.
 fn advised(text: &str) -> String {
     let before = held(None).unwrap();
     let none = CapabilitySet::empty();

@@ -176,7 +176,8 @@ fn superframe_that_no_port_could_cut_is_not_made() {
     let before = (bytes(&skb), skb.offload());
     assert_eq!(skb.push_vlan(VlanTag::new(9, 0)), Err(DropReason::UNSUPPORTED));
     assert_eq!((bytes(&skb), skb.offload()), before);
-    // So many headers are not found, and without an unfinished checksum the inner header could be another one.
+    // So many headers are not found, and without an unfinished checksum the inner header could be
+    // another one.
     let mut skb = superframe();
     skb.set_offload(Offload { flags: 0, ..SUPERFRAME });
     let before = (bytes(&skb), skb.offload());

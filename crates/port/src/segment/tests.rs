@@ -219,7 +219,8 @@ fn superframe_behind_extension_headers_is_cut_with_them_before_each_segment() {
     for (first, chain) in chains(6) {
         let mut frame = ipv6(first, &chain, 6, 2500);
         let routed = (first, chain[3]) == (43, 1);
-        // Until the packet has passed its segments, the fixed header has the address of the next one.
+        // Until the packet has passed its segments, the fixed header has the address of the next
+        // one.
         frame[38..54].fill(if routed { 9 } else { 8 });
         let all = cut(&frame, SUPER6.pushed(chain.len()).unwrap(), 2).unwrap();
         assert_eq!(all.len(), plain.len());

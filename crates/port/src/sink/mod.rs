@@ -64,7 +64,8 @@ impl Plan for SinkPlan {
     }
 }
 
-/// A flow: the next sequence number, and a bit for each of the 64 numbers before it that has arrived.
+/// A flow: the next sequence number, and a bit for each of the 64 numbers before it that has
+/// arrived.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     next: u64,
@@ -88,7 +89,8 @@ impl Verifier {
 
     /// Checks one packet.
     pub fn check(&mut self, skb: &Skb) {
-        // Copy a packet that cannot be borrowed in one piece: a chain, or memory that a peer can write.
+        // Copy a packet that cannot be borrowed in one piece: a chain, or memory that a peer can
+        // write.
         let whole = skb.data();
         let read = if whole.len() == skb.len() {
             stamp::read(whole)
@@ -151,7 +153,8 @@ impl Verifier {
 }
 
 struct SinkQueue {
-    /// Event that is signalled once, for callers that wait before they arm: a sink never delivers a packet.
+    /// Event that is signalled once, for callers that wait before they arm: a sink never delivers a
+    /// packet.
     bell: EventFd,
     verifier: Option<Verifier>,
 }

@@ -78,7 +78,8 @@ impl Options {
         Ok((key.to_owned(), value))
     }
 
-    /// Returns the list `udp=80+443` if the options from `at` on are numbers that a comma separates from such a list.
+    /// Returns the list `udp=80+443` if the options from `at` on are numbers that a comma separates
+    /// from such a list.
     pub(super) fn joined(&self, at: usize) -> Option<String> {
         let (before, rest) = self.pairs.split_at(at);
         let (key, first) = before.last().filter(|(key, _)| LISTS.contains(&&**key))?;

@@ -1,4 +1,5 @@
-//! A TAP interface: this port receives what the host sends to it, and the host receives what the port sends.
+//! A TAP interface: this port receives what the host sends to it, and the host receives what the
+//! port sends.
 //!
 //! ```text
 //!   host's stack ──► t0 ──► readv │ header │ frame of the pool ········ │ the rest: copied on │
@@ -8,12 +9,13 @@
 //! ```
 //!
 //! Owner: the queue owns the descriptor, which is one end of the interface, and an epoll set around
-//! it. An interface that was created here goes with its last queue; one that was there stays. Several
-//! queues are several descriptors of a multi-queue interface, among which the host divides the flows.
+//! it. An interface that was created here goes with its last queue; one that was there stays.
+//! Several queues are several descriptors of a multi-queue interface, among which the host divides
+//! the flows.
 //!
 //! TAP has no way to pass several packets in one call: a system call for each packet, each way, is
-//! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here. Without the offload
-//! header there are none, and each packet is complete.
+//! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here. Without the
+//! offload header there are none, and each packet is complete.
 //!
 //! Nothing is set up on the interface but what creating it needs; it is down until somebody says
 //! `ip link set NAME up`, or the port text has the flag `up`. docs/ports/tap.md has the limits.

@@ -48,8 +48,8 @@ impl Rx {
     ///         read: packets wait in the interface's queue, which drops when it is full.
     /// Errors: none; a packet that was read and finds too few frames, or contradicts its header, is
     ///         dropped with the reason.
-    /// Cost:   one syscall a packet, and one that finds nothing, or no frame; what is longer than a frame is
-    ///         copied once more.
+    /// Cost:   one syscall a packet, and one that finds nothing, or no frame; what is longer than a
+    ///         frame is copied once more.
     pub fn receive(
         &mut self,
         tap: &Tap,
@@ -85,7 +85,8 @@ impl Rx {
                     }
                 }
                 Err(errno) => {
-                    // After any error, stop: polling the descriptor shows when there is more to read.
+                    // After any error, stop: polling the descriptor shows when there is more to
+                    // read.
                     self.drained = true;
                     self.put_back(mem, skb);
                     match errno {
@@ -108,8 +109,8 @@ impl Rx {
         may_be && is_readable(tap)
     }
 
-    /// Reads one packet: its header if it has one, then its first bytes into `skb`, then the rest into the
-    /// overflow buffer.
+    /// Reads one packet: its header if it has one, then its first bytes into `skb`, then the rest
+    /// into the overflow buffer.
     fn read(&mut self, tap: &Tap, skb: &mut Skb) -> rustix::io::Result<(VnetHdr, usize)> {
         let mut header = [0; VNET_HDR_BYTES];
         let n = tap.read_vectored(&mut [
@@ -174,7 +175,8 @@ fn is_readable(tap: &Tap) -> bool {
     poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
 }
 
-/// Returns the class of a packet's destination. Every packet that the interface sends is for this end.
+/// Returns the class of a packet's destination. Every packet that the interface sends is for this
+/// end.
 fn packet_type(data: &[u8]) -> PacketType {
     match data.first_chunk::<6>() {
         Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,

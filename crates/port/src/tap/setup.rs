@@ -20,8 +20,8 @@ use super::tx::Tx;
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_USUAL: usize = 1522;
 
-/// Returns the length of the longest packet that the port delivers. An interface that does not exist yet gets
-/// the usual MTU.
+/// Returns the length of the longest packet that the port delivers. An interface that does not
+/// exist yet gets the usual MTU.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     if config.vnet {
         return Ok(PACKET_BYTES_MAX);
@@ -30,8 +30,8 @@ pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     there.map_or(Ok(FRAME_BYTES_USUAL), |interface| longest(&interface, false))
 }
 
-/// Returns the length of the longest packet of `interface`: a superframe, or without offload headers a frame with two
-/// VLAN tags.
+/// Returns the length of the longest packet of `interface`: a superframe, or without offload
+/// headers a frame with two VLAN tags.
 fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
     if vnet {
         return Ok(PACKET_BYTES_MAX);

@@ -191,7 +191,8 @@ fn an_empty_pool_starves_the_port_only_while_a_packet_waits() {
             matches!(tap.health(), Health::Starved(_))
         });
         assert!(tap.counts().rx_nombuf > 0);
-        // The descriptor is readable meanwhile, and the caller is not woken by it but once a millisecond.
+        // The descriptor is readable meanwhile, and the caller is not woken by it but once a
+        // millisecond.
         let (mut turns, start) = (0, Instant::now());
         while start.elapsed() < Duration::from_millis(50) {
             tap.wait(Some(LONG)).unwrap();

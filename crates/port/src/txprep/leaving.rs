@@ -1,9 +1,9 @@
 //! Property test: a sent packet is correct, whatever edits a program made to it and whatever it
 //! left to a device.
 //!
-//! Each packet exists twice, finished and with something left to a device, and is edited alike. What
-//! leaves of the two is the same byte for byte, and etherparse, which knows nothing of ours, finds every
-//! checksum right; a kernel's socket takes the datagrams.
+//! Each packet exists twice, finished and with something left to a device, and is edited alike.
+//! What leaves of the two is the same byte for byte, and etherparse, which knows nothing of ours,
+//! finds every checksum right; a kernel's socket takes the datagrams.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -95,8 +95,9 @@ fn unfinished(pool: &Pool, kind: &Kind, left: Left) -> Skb {
     skb
 }
 
-/// Returns the packet of `kind` in VXLAN as the kernel's interface leaves it: the inner packet has the work that is
-/// `left`, and its outer checksum is complete, or of a superframe the sum of its pseudo header.
+/// Returns the packet of `kind` in VXLAN as the kernel's interface leaves it: the inner packet has
+/// the work that is `left`, and its outer checksum is complete, or of a superframe the sum of its
+/// pseudo header.
 fn in_vxlan(pool: &Pool, kind: &Kind, left: Left, outer_v6: bool) -> Skb {
     let inner = unfinished(pool, kind, left);
     let payload = 8 + inner.len();

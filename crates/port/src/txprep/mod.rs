@@ -1,5 +1,5 @@
-//! Transmit preparation: does the offloads that a device lacks in software, before packets reach its driver, and
-//! inserts VLAN tags that are in the metadata.
+//! Transmit preparation: does the offloads that a device lacks in software, before packets reach
+//! its driver, and inserts VLAN tags that are in the metadata.
 //!
 //! ```text
 //!   batch ──► nothing to do ─────────────────────────────────────────► driver
@@ -7,12 +7,13 @@
 //!                 a superframe waits in `under` until its last segment is in `ready`
 //! ```
 //!
-//! Owner: one for each queue, above its driver and above what is wrapped around it, so that a tee copies
-//! what leaves. What the driver refuses stays in `ready`, before all that is offered later; it goes with the
-//! queue's next call, and is dropped as `stopped` with the queue. A device that is down drops it itself.
+//! Owner: one for each queue, above its driver and above what is wrapped around it, so that a tee
+//! copies what leaves. What the driver refuses stays in `ready`, before all that is offered later;
+//! it goes with the queue's next call, and is dropped as `stopped` with the queue. A device that is
+//! down drops it itself.
 //!
-//! A queue that passes packets on in their frames can be kept to a pool: then a packet of another pool is copied
-//! here, so that no frame of a wire gets to a peer of another one.
+//! A queue that passes packets on in their frames can be kept to a pool: then a packet of another
+//! pool is copied here, so that no frame of a wire gets to a peer of another one.
 //!
 //! Source: Linux net/core/dev.c `validate_xmit_skb`; DPDK `rte_eth_tx_prepare`.
 
@@ -38,8 +39,8 @@ const STRIDE: usize = 64;
 /// Most datagrams into which every kernel cuts a superframe: newer ones take 128.
 const UDP_SEGMENTS: usize = 64;
 const UDP_HEADER_BYTES: usize = 8;
-/// The size of segments by which the kernel marks superframes whose segments differ in length; it takes none from a
-/// program.
+/// The size of segments by which the kernel marks superframes whose segments differ in length; it
+/// takes none from a program.
 const GSO_BY_FRAGS: u16 = u16::MAX;
 
 /// The reason why packets wait in the preparation.
@@ -116,15 +117,15 @@ impl TxPrep {
 
     /// Sends packets from the front of `batch`, after those that already wait in the preparation.
     ///
-    /// Shape:  batch[0..n) -> device, or waits here; the rest stays, in order. What cannot be prepared is
-    ///         dropped with its reason.
+    /// Shape:  batch[0..n) -> device, or waits here; the rest stays, in order. What cannot be
+    ///         prepared is dropped with its reason.
     /// Units:  what the device took, in packets and bytes: segments, not superframes.
-    /// Errors: none; a packet that is too short for a VLAN tag, or contradicts what it leaves to the device, is
-    ///         counted as `malformed`, a copy without a free frame as `no_frame`, one that the pool can
-    ///         never hold as `too_long`.
-    /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
-    ///         of those without a checksum, two copies of superframes, and a move of 12 bytes for a VLAN tag, or two
-    ///         copies of the packet without headroom.
+    /// Errors: none; a packet that is too short for a VLAN tag, or contradicts what it leaves to
+    ///         the device, is counted as `malformed`, a copy without a free frame as `no_frame`,
+    ///         one that the pool can never hold as `too_long`.
+    /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the
+    ///         payload of those without a checksum, two copies of superframes, and a move of 12
+    ///         bytes for a VLAN tag, or two copies of the packet without headroom.
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         if self.passes {
             return ops.xmit(mem, batch);
@@ -170,7 +171,8 @@ impl TxPrep {
         Some(stage.starved.at().map_or(Waits::Room, Waits::Frame))
     }
 
-    /// Returns the bytes copied so far: into segments, into packets with a VLAN tag, and for packets of other pools.
+    /// Returns the bytes copied so far: into segments, into packets with a VLAN tag, and for
+    /// packets of other pools.
     pub fn copied_bytes(&self) -> u64 {
         let over = self.border.as_ref().map_or(0, |border| border.copied_bytes);
         over + self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
@@ -239,7 +241,8 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
     }
 }
 
-/// Returns true if a device that cuts superframes as `by` says refuses one of `len` bytes of this kind.
+/// Returns true if a device that cuts superframes as `by` says refuses one of `len` bytes of this
+/// kind.
 ///
 /// Source: include/linux/virtio_net.h, `virtio_net_hdr_to_skb`.
 fn refuses_kind(by: TxOffload, len: usize, left: Offload) -> bool {
@@ -268,8 +271,8 @@ impl Stage {
     /// Moves packets from the front of `batch` to `ready` and cuts superframes. Stops when `ready`
     /// is full, the pool has no frame, or `ready` is empty and the remaining packets need no work.
     ///
-    /// Packets that need no work follow others into `ready`, because a driver may learn only from a packet
-    /// behind a refused one that the device never takes that one.
+    /// Packets that need no work follow others into `ready`, because a driver may learn only from a
+    /// packet behind a refused one that the device never takes that one.
     #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
         self.starved = Retry::default();
@@ -293,7 +296,8 @@ impl Stage {
         }
     }
 
-    /// Takes the first packet of `batch`, which is a superframe, to cut it; drops it if this is impossible.
+    /// Takes the first packet of `batch`, which is a superframe, to cut it; drops it if this is
+    /// impossible.
     fn begin(&mut self, mem: &mut Local, batch: &mut Batch) {
         let first = batch.iter().next().map(Cutter::of);
         match first {
@@ -325,8 +329,8 @@ impl Stage {
 }
 
 impl Border {
-    /// Replaces packets of other pools by copies; drops a packet if there is no frame for its copy, or
-    /// the pool can never hold it.
+    /// Replaces packets of other pools by copies; drops a packet if there is no frame for its copy,
+    /// or the pool can never hold it.
     ///
     /// Cost: a look at each packet; a copy of those of other pools.
     fn copy_others(&mut self, mem: &mut Local, batch: &mut Batch) {

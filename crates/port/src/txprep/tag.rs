@@ -14,12 +14,13 @@ use crate::host::copy_out;
 use crate::host::offload::TAG_AT;
 use crate::segment::copy_fields;
 
-/// Moves the VLAN tag from the metadata of `skb` into its bytes; returns the number of bytes that were copied because
-/// the packet has no headroom, or is in memory that a peer can write.
+/// Moves the VLAN tag from the metadata of `skb` into its bytes; returns the number of bytes that
+/// were copied because the packet has no headroom, or is in memory that a peer can write.
 ///
 /// # Errors
-/// `MALFORMED` if the packet has no MAC addresses, `NO_FRAME` if it had to be copied and there was no
-/// frame, `TOO_LONG` if no port takes a packet of its length, or the pool can never hold its copy.
+/// `MALFORMED` if the packet has no MAC addresses, `NO_FRAME` if it had to be copied and there was
+/// no frame, `TOO_LONG` if no port takes a packet of its length, or the pool can never hold its
+/// copy.
 pub(super) fn insert(
     skb: &mut Skb,
     tag: Vlan,

@@ -1,5 +1,5 @@
-//! Prepared packets leave once, in order and correct, whatever offloads the device has and whenever it
-//! has room.
+//! Prepared packets leave once, in order and correct, whatever offloads the device has and whenever
+//! it has room.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -21,7 +21,8 @@ pub(super) struct Device {
     room: usize,
     caps: Caps,
     calls: usize,
-    /// Number of the packets that the device never takes, and drops if it is offered another one with them.
+    /// Number of the packets that the device never takes, and drops if it is offered another one
+    /// with them.
     guilty: Option<u8>,
     /// The event that the device was last armed for.
     armed: Option<Want>,

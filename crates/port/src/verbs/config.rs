@@ -15,7 +15,8 @@ const LENS: std::ops::RangeInclusive<u32> = 32..=16_384;
 pub(super) const QUEUES_MAX: usize = 16;
 /// Most peers.
 pub(super) const PEERS_MAX: usize = 64;
-/// Most peers of a port that listens, unless the text has another number; one that connects has as many as addresses.
+/// Most peers of a port that listens, unless the text has another number; one that connects has as
+/// many as addresses.
 const PEERS: usize = 8;
 /// Most peers of a queue that have gone and keep their places until what they sent is received.
 const GONE_MAX: usize = 2;
@@ -115,8 +116,8 @@ impl Config {
 
     /// Returns the number of a queue's pairs for whose requests its completion queues have room.
     pub fn pairs(&self) -> usize {
-        // Beside the peers' pairs, those of peers that have gone may exist: of some that keep their places, and of as
-        // many as there are peers, if all have left and come again.
+        // Beside the peers' pairs, those of peers that have gone may exist: of some that keep their
+        // places, and of as many as there are peers, if all have left and come again.
         1 + if self.is_connected { 2 * self.peers() + self.gone_max() } else { 0 }
     }
 

@@ -32,7 +32,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts the thread: it listens or connects as `config` says, and makes ways by `fabrics`, one for each queue.
+    /// Starts the thread: it listens or connects as `config` says, and makes ways by `fabrics`, one
+    /// for each queue.
     ///
     /// # Errors
     /// `E-BUSY` if another program listens at the address, `E-SYSTEM` otherwise.

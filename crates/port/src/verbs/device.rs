@@ -156,7 +156,8 @@ pub(super) fn find(config: &Config) -> Result<Found> {
     Ok(Found { device, state, gid, gid_index, kind })
 }
 
-/// Returns the GID index of the address to use: of RoCE version 2 and of IPv4 if there is one, otherwise the first.
+/// Returns the GID index of the address to use: of RoCE version 2 and of IPv4 if there is one,
+/// otherwise the first.
 fn best_gid(config: &Config, device: &Device, state: &PortState) -> u8 {
     let all = 0..=u8::try_from(state.gids.saturating_sub(1)).unwrap_or(u8::MAX);
     let rank = |index: &u8| {
@@ -198,9 +199,9 @@ pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<Vec<(R
     // SAFETY: the device fills only frames that a `Local` has lent, and reads only packets.
     let region = unsafe { pool.region() }.ok_or_else(|| no_frames(config))?;
     let domain = Domain::new(&found.device)?;
-    // SAFETY: the region stays mapped while the pool lives. The caller has the pool until the queues
-    // have it. Their field `pool` is behind `control`, so that the last queue drops it after the
-    // control thread, the last that shares the registration, has ended.
+    // SAFETY: the region stays mapped while the pool lives. The caller has the pool until the
+    // queues have it. Their field `pool` is behind `control`, so that the last queue drops it after
+    // the control thread, the last that shares the registration, has ended.
     let memory = Arc::new(unsafe { Memory::register(&domain, region.base(), region.len()) }?);
     let key = match config.group {
         Some(group) => group_key(group),
@@ -238,7 +239,8 @@ fn no_frames(config: &Config) -> Error {
         .fix("a pool of frames: --buffers frames, Pool::builder().data(Data::Frames)")
 }
 
-/// Refuses a pool whose frames have no room for a packet, or for the route of a datagram in front of it.
+/// Refuses a pool whose frames have no room for a packet, or for the route of a datagram in front
+/// of it.
 fn check(config: &Config, found: &Found, pool: &Pool) -> Result<()> {
     if pool.data_from() == Data::General {
         return Err(no_frames(config));
@@ -308,8 +310,8 @@ fn join(
     Ok(Group { address, gid, key, _member: member })
 }
 
-/// Makes the host's stack take the packets of a group on the device's network interface, as far as it has one:
-/// the device's driver only sets the interface's filter.
+/// Makes the host's stack take the packets of a group on the device's network interface, as far as
+/// it has one: the device's driver only sets the interface's filter.
 fn member(config: &Config, found: &Found, group: IpAddr) -> io::Result<Option<UdpSocket>> {
     let Some(interface) = gid_attribute(config, "ndevs", found.gid_index) else { return Ok(None) };
     let index = linerate_sys::netif::Interface::find(&interface).map_err(io::Error::from)?.index();

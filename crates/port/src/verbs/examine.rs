@@ -14,8 +14,8 @@ use crate::spec::Spec;
 /// Longest time to wait for a peer.
 const MEETING: Duration = Duration::from_secs(3);
 
-/// Checks a verbs port. A careful trial only looks at the device; another one opens the port, and waits a moment for a
-/// peer, which sees a peer come and go, and gets no packet.
+/// Checks a verbs port. A careful trial only looks at the device; another one opens the port, and
+/// waits a moment for a peer, which sees a peer come and go, and gets no packet.
 pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Findings) {
     let done = match how {
         Trial::Careful => device::find(config).map(|device| {

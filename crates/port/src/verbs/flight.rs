@@ -6,8 +6,8 @@
 //!         └ the completion of one ends all before it ┘
 //! ```
 //!
-//! A device completes the requests of a send queue in their order, so the completion of one says that all before it
-//! are done, whether they made a completion or not.
+//! A device completes the requests of a send queue in their order, so the completion of one says
+//! that all before it are done, whether they made a completion or not.
 
 use linerate_skb::{Batch, DropReason, Moved};
 
@@ -57,8 +57,9 @@ impl Flight {
         unsafe { batch.took(n) };
     }
 
-    /// Notes that the device took only the first `n` packets of the last chain. The last packet of a chain
-    /// makes its completion, so these make none. Returns true if no packet that the device has makes one.
+    /// Notes that the device took only the first `n` packets of the last chain. The last packet of
+    /// a chain makes its completion, so these make none. Returns true if no packet that the device
+    /// has makes one.
     #[cold]
     pub fn cut_chain(&mut self, n: usize) -> bool {
         let first = self.tail.wrapping_sub(n as u32);
@@ -75,8 +76,8 @@ impl Flight {
         (index.wrapping_sub(self.head) as usize) < self.len()
     }
 
-    /// Moves the packets up to and with that of `index`, which the device has, to `done`, at most as many as that has
-    /// room for; returns true if that were all.
+    /// Moves the packets up to and with that of `index`, which the device has, to `done`, at most
+    /// as many as that has room for; returns true if that were all.
     pub fn done(&mut self, index: u32, done: &mut Batch) -> bool {
         while self.has(index) {
             if done.spare() == 0 {
@@ -109,7 +110,8 @@ impl Flight {
         moved
     }
 
-    /// Drops all packets for `reason`, when the device has none of them any more; returns how many, and their bytes.
+    /// Drops all packets for `reason`, when the device has none of them any more; returns how many,
+    /// and their bytes.
     pub fn discard(&mut self, reason: DropReason) -> Moved {
         let (mut some, mut moved) = (Batch::with_capacity(64), Moved::default());
         while self.len() > 0 {
@@ -199,7 +201,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any order of takes and completions, from any index: each packet comes back once, in order.
+        /// Any order of takes and completions, from any index: each packet comes back once, in
+        /// order.
         #[test]
         fn packets_come_back_once_and_in_order(
             at in any::<u32>(),

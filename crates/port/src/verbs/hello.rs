@@ -6,9 +6,10 @@
 //! 40 16 GID      56  8 zero
 //! ```
 //!
-//! All numbers are big-endian. The caller sends a hello for each of its queues when TCP has connected them, the
-//! other end answers the first by its own, and each sends a byte when it can receive: a message that comes earlier finds
-//! no connection. A refusal is a byte, too, in place of the hellos or behind them.
+//! All numbers are big-endian. The caller sends a hello for each of its queues when TCP has
+//! connected them, the other end answers the first by its own, and each sends a byte when it can
+//! receive: a message that comes earlier finds no connection. A refusal is a byte, too, in place of
+//! the hellos or behind them.
 
 use std::net::Ipv6Addr;
 

@@ -5,7 +5,8 @@ use linerate_wire::Mac;
 /// Number of places: an address has one, and the last one that was seen there has it.
 const PLACES: usize = 1024;
 
-/// A table of addresses. It never grows, and a peer that uses many addresses only makes packets to others go to all.
+/// A table of addresses. It never grows, and a peer that uses many addresses only makes packets to
+/// others go to all.
 pub(super) struct Macs(Box<[Option<(Mac, usize)>]>);
 
 impl Macs {

@@ -18,8 +18,8 @@ use super::roster::Joined;
 
 /// Longest time for a peer to finish a meeting.
 const MEETING: Duration = Duration::from_secs(2);
-/// Time without a sign of life of a peer's host after which its kernel is asked for one; five questions without an
-/// answer, one a second, end the connection.
+/// Time without a sign of life of a peer's host after which its kernel is asked for one; five
+/// questions without an answer, one a second, end the connection.
 const SILENCE: Duration = Duration::from_secs(5);
 const QUESTION: Duration = Duration::from_secs(1);
 const QUESTIONS: u32 = 5;
@@ -41,7 +41,8 @@ pub(super) struct Meeting<F: Fabric> {
 pub(super) enum Stage<F: Fabric> {
     /// TCP is connecting.
     Calling,
-    /// Some of the peer's hellos have come. Ours have been sent, unless the peer calls and has not said its first.
+    /// Some of the peer's hellos have come. Ours have been sent, unless the peer calls and has not
+    /// said its first.
     Greeting(Greeting<F>),
     /// This end can receive, and the other has not said that it can: the peer for each queue.
     Making(Vec<Joined<F::Peer>>),
@@ -100,7 +101,8 @@ impl<F: Fabric> Greeting<F> {
         stream.write_all(&said).map_err(|e| e.to_string())
     }
 
-    /// Returns the reason why a peer has ended the connection, which it may have said instead of a hello.
+    /// Returns the reason why a peer has ended the connection, which it may have said instead of a
+    /// hello.
     fn end(&self, why: &str) -> Said {
         let refusal = Refusal::of(self.bytes[0]).filter(|_| self.len == 1);
         Said::Ended(refusal.map_or_else(|| why.to_owned(), refuses))
@@ -129,7 +131,8 @@ impl<F: Fabric> Meeting<F> {
         Ok(Meeting { id, stream, stage, call: None, until, is: None })
     }
 
-    /// Sends our hello for each queue to a peer that was called, and expects theirs; `fabrics` are those of the queues.
+    /// Sends our hello for each queue to a peer that was called, and expects theirs; `fabrics` are
+    /// those of the queues.
     ///
     /// # Errors
     /// The reason why the peer cannot be met.
@@ -202,7 +205,8 @@ impl<F: Fabric> AsFd for Meeting<F> {
     }
 }
 
-/// Prepares a new TCP connection: it never blocks, and ends if the other host is silent for ten seconds.
+/// Prepares a new TCP connection: it never blocks, and ends if the other host is silent for ten
+/// seconds.
 fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     if let Some(e) = stream.take_error()? {
         return Err(e);

@@ -1,4 +1,5 @@
-//! Packets in messages of an RDMA device: datagrams to peers and groups, or a connection with each peer.
+//! Packets in messages of an RDMA device: datagrams to peers and groups, or a connection with each
+//! peer.
 //!
 //! ```text
 //!   hot list ──► receive requests ──► device ──► completion ──► Skb                requests.rs, rx.rs
@@ -7,10 +8,12 @@
 //!   TCP ──► hello, ready ──► a way to a peer, made off the worker                           thread.rs, meeting.rs, roster.rs
 //! ```
 //!
-//! A message is a packet with its Ethernet header, as it lies in its frame: no copy, except of a packet that goes to each
-//! of several peers. Peers meet by TCP, and learn each other's MAC addresses as a bridge does.
+//! A message is a packet with its Ethernet header, as it lies in its frame: no copy, except of a
+//! packet that goes to each of several peers. Peers meet by TCP, and learn each other's MAC
+//! addresses as a bridge does.
 //!
-//! docs/ports/verbs.md has the options, and the limits each with its cause; docs/adr/0018 has the decisions.
+//! docs/ports/verbs.md has the options, and the limits each with its cause; docs/adr/0018 has the
+//! decisions.
 //!
 //! Source: rdma-core; Documentation/infiniband, and the posts on IPoIB whose device this is.
 
@@ -57,7 +60,8 @@ use rx::Own;
 /// Longest time that the opening of a port which connects waits for a peer.
 const MEETING: Duration = Duration::from_millis(200);
 
-/// The driver of `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,packet_mtu=1500]`
+/// The driver of
+/// `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,packet_mtu=1500]`
 /// `[,queues=1][,group=ADDRESS][,peers=8][,rx=512][,tx=512][,port=1][,gid=N]`.
 #[derive(Debug)]
 pub struct Verbs;

@@ -1,4 +1,5 @@
-//! The operations of an RDMA device that a queue and its control thread use: of a real one, or, in tests, of one in memory.
+//! The operations of an RDMA device that a queue and its control thread use: of a real one, or, in
+//! tests, of one in memory.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -31,7 +32,8 @@ pub(super) trait Nic: Send {
     /// Asks for an event at the next sent message.
     fn arm_sent(&mut self) -> io::Result<()>;
 
-    /// Posts requests to receive on the connection with a peer, or datagrams; returns how many the device took.
+    /// Posts requests to receive on the connection with a peer, or datagrams; returns how many the
+    /// device took.
     ///
     /// # Safety
     /// As for [`QueuePair::post_receives`](linerate_sys::verbs::QueuePair::post_receives).
@@ -58,7 +60,8 @@ pub(super) enum To<'a, P> {
     Group,
 }
 
-/// The part of a device that makes a queue's ways to peers, for the control thread: its calls may wait.
+/// The part of a device that makes a queue's ways to peers, for the control thread: its calls may
+/// wait.
 pub(super) trait Fabric: Send {
     /// The way to a peer.
     type Peer: Send;

@@ -65,7 +65,8 @@ pub(super) struct Peers<P> {
 }
 
 impl<P> Peers<P> {
-    /// Creates a list without peers, whose connections have receive queues and send queues of these lengths.
+    /// Creates a list without peers, whose connections have receive queues and send queues of these
+    /// lengths.
     pub fn new(pool: &Pool, lens: [u32; 2]) -> Peers<P> {
         let (places, macs, gone) = (Vec::new(), Macs::new(), VecDeque::new());
         Peers { places, macs, len: 0, gone, next: 1, pool: pool.clone(), lens }
@@ -94,8 +95,8 @@ impl<P> Peers<P> {
         }
     }
 
-    /// Marks the peer `id` as gone, and forgets its addresses. It keeps its place for what it sent, of
-    /// which nothing is left after `last` completions.
+    /// Marks the peer `id` as gone, and forgets its addresses. It keeps its place for what it sent,
+    /// of which nothing is left after `last` completions.
     pub fn leave(&mut self, id: u64, last: u64) {
         let Some(at) = self.find(|peer| peer.of.id == id && !peer.has_gone) else { return };
         self.macs.forget(at);
@@ -157,8 +158,9 @@ impl<P> Peers<P> {
         self.find(|peer| peer.number == number)
     }
 
-    /// Returns the place of the peer of which a UD queue pair, `pair`, has sent a datagram, from `gid` if that is known: the
-    /// numbers of pairs are those of a device, and two devices may have the same.
+    /// Returns the place of the peer of which a UD queue pair, `pair`, has sent a datagram, from
+    /// `gid` if that is known: the numbers of pairs are those of a device, and two devices may have
+    /// the same.
     pub fn of_datagram(&self, pair: u32, gid: Option<[u8; 16]>) -> Option<usize> {
         let is_from = |peer: &Peer<P>| gid.is_none_or(|gid| gid == peer.of.gid);
         self.find(|peer| peer.of.pairs.contains(&pair) && !peer.has_gone && is_from(peer))

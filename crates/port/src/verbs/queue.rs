@@ -6,9 +6,9 @@
 //!                     └─ an alarm: what no event announces
 //! ```
 //!
-//! Owner: the queue has its pairs, its completion queues and the frames in them, so that its thread is the only one that
-//! takes its completions. When it is dropped, its pairs end first, and then the frames go back; the control thread
-//! ends with the last queue.
+//! Owner: the queue has its pairs, its completion queues and the frames in them, so that its thread
+//! is the only one that takes its completions. When it is dropped, its pairs end first, and then
+//! the frames go back; the control thread ends with the last queue.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -137,7 +137,8 @@ impl<N: Nic> VerbsQueue<N> {
         })
     }
 
-    /// Waits until `until` for the first peer, so that the port's properties show whether there is one.
+    /// Waits until `until` for the first peer, so that the port's properties show whether there is
+    /// one.
     ///
     /// Cost: blocks. For the opening of a port, never for a worker.
     pub fn meet(&mut self, until: Instant) {
@@ -186,7 +187,8 @@ impl<N: Nic> VerbsQueue<N> {
             match change {
                 Change::Joined(joined) => self.peers.add(joined),
                 Change::Left(id) => {
-                    // A caller that does not receive takes no completions, and each peer keeps its frames.
+                    // A caller that does not receive takes no completions, and each peer keeps its
+                    // frames.
                     if self.peers.gone() >= self.gone_max
                         && let Some(peer) = self.peers.take_gone(u64::MAX)
                     {
@@ -285,7 +287,8 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
             self.look();
         }
         self.follow();
-        // A caller that polls sees a new peer by its packets; the end of all peers is for `arm` to tell.
+        // A caller that polls sees a new peer by its packets; the end of all peers is for `arm` to
+        // tell.
         self.changed &= self.peers.len() == 0;
         let Some(nic) = &mut self.nic else { return Moved::default() };
         // Frames of another pool would be lent as if they were this one's.
@@ -329,7 +332,8 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         if want.room() && (self.peers.len() == 0 || has_failed) {
             return false;
         }
-        // Without posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
+        // Without posted frames no packet arrives, and no event says that a frame is free: only
+        // `rx` posts frames.
         let is_due = want.frames() && self.rx.starved.is_due();
         if !has_failed && (is_due || self.ask(want) || self.is_news()) {
             return false;
@@ -414,7 +418,8 @@ impl<N: Nic> VerbsQueue<N> {
             return;
         }
         self.control.has_closed.store(true, Ordering::Relaxed);
-        // Ways that the queue has not taken hold no frames; the rest of a peer ends its pair before its frames go back.
+        // Ways that the queue has not taken hold no frames; the rest of a peer ends its pair before
+        // its frames go back.
         let rest = self.roster.close();
         if let Some(nic) = &self.nic {
             let _ = self.set.delete(nic.events());

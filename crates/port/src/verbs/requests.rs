@@ -17,8 +17,8 @@ pub(super) struct Shape {
     pub len: u32,
 }
 
-/// The receive requests of a queue pair, each with its frame. Frames of requests that the device still has go back to
-/// the pool when the value is dropped: drop the pair before.
+/// The receive requests of a queue pair, each with its frame. Frames of requests that the device
+/// still has go back to the pool when the value is dropped: drop the pair before.
 #[derive(Debug)]
 pub(super) struct Requests {
     pool: Pool,
@@ -55,14 +55,15 @@ impl Requests {
         Some(frame)
     }
 
-    /// Posts free frames by `post` until the device has all requests, the pool has no frame, or the device takes no more.
-    /// The numbers of the requests have `number` in their upper half.
+    /// Posts free frames by `post` until the device has all requests, the pool has no frame, or the
+    /// device takes no more. The numbers of the requests have `number` in their upper half.
     ///
     /// Shape:  hot list -> device; lent until [`Requests::take`], or until the value is dropped.
     /// Cost:   a call for 32 frames.
     ///
     /// # Safety
-    /// `post` gives the requests to the pair of this value, and returns how many of them the device took.
+    /// `post` gives the requests to the pair of this value, and returns how many of them the device
+    /// took.
     pub unsafe fn refill(
         &mut self,
         number: u32,
@@ -99,7 +100,8 @@ impl Drop for Requests {
     fn drop(&mut self) {
         let mut mem = self.pool.local_with(0);
         for frame in self.frames.iter().filter(|frame| **frame != NONE) {
-            // SAFETY: it was lent by `refill` and has not come back; the pair has been dropped, so no device writes it.
+            // SAFETY: it was lent by `refill` and has not come back; the pair has been dropped, so
+            // no device writes it.
             unsafe { mem.reclaim(&[*frame]) };
         }
     }

@@ -5,8 +5,8 @@
 //!   control thread ◄── ways that are of no use any more, peers that failed ── queue
 //! ```
 //!
-//! Each queue of a port has a roster, and all have the same control thread. The queue never waits: where the lock is
-//! taken it comes again with its next call, and its bell stays rung.
+//! Each queue of a port has a roster, and all have the same control thread. The queue never waits:
+//! where the lock is taken it comes again with its next call, and its bell stays rung.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,8 +109,9 @@ impl<P, G> Roster<P, G> {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Takes the changes and the reason why there is no peer, and gives `reports`; returns the generation that has
-    /// them, or `None` if the control thread has the lock. For the queue: never waits.
+    /// Takes the changes and the reason why there is no peer, and gives `reports`; returns the
+    /// generation that has them, or `None` if the control thread has the lock. For the queue: never
+    /// waits.
     pub fn exchange(
         &self,
         changes: &mut Vec<Change<P>>,
@@ -136,8 +137,8 @@ impl<P, G> Roster<P, G> {
         Some(self.generation.load(Ordering::Relaxed))
     }
 
-    /// Publishes a change. A peer that leaves before the queue has seen it is never seen, and none is seen by a queue
-    /// that is gone. For the control thread.
+    /// Publishes a change. A peer that leaves before the queue has seen it is never seen, and none
+    /// is seen by a queue that is gone. For the control thread.
     pub fn publish(&self, change: Change<P>) {
         let mut state = self.lock();
         if state.is_closed {

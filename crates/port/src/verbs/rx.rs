@@ -73,8 +73,8 @@ struct Filled {
 }
 
 impl Rx {
-    /// Creates the state of a queue with `len` requests for datagrams, 0 if none come. They get frames
-    /// of `pool`, whose headroom has room for a route.
+    /// Creates the state of a queue with `len` requests for datagrams, 0 if none come. They get
+    /// frames of `pool`, whose headroom has room for a route.
     pub fn new(pool: &Pool, len: u32, own: Option<Own>) -> Rx {
         let from = pool.headroom().saturating_sub(ROUTE_BYTES);
         Rx {
@@ -92,10 +92,11 @@ impl Rx {
         }
     }
 
-    /// Takes up to `budget` packets, and posts as many frames as there is room for; the second value is true if no
-    /// message is left.
+    /// Takes up to `budget` packets, and posts as many frames as there is room for; the second
+    /// value is true if no message is left.
     ///
-    /// Shape:  device -> out[len..len+n], n <= budget, in the device's order. Free frames -> device.
+    /// Shape:  device -> out[len..len+n], n <= budget, in the device's order. Free frames ->
+    ///         device.
     /// Errors: none. A completion that names no request of ours is counted in `bad_completions`.
     /// Cost:   a call of the device's driver for 64 packets, and one for 32 frames.
     pub fn receive<N: Nic>(
@@ -201,13 +202,13 @@ impl Rx {
                 n += 1;
             }
         }
-        // SAFETY: each of these frames was lent to the device by `refill` and came back now, once: `filled` says so; `out`
-        // has room.
+        // SAFETY: each of these frames was lent to the device by `refill` and came back now, once:
+        // `filled` says so; `out` has room.
         unsafe { mem.receive(&spans[..n], out) };
     }
 
-    /// Makes a packet of one filled frame, and learns from where it came; drops what the port itself has sent to
-    /// its group.
+    /// Makes a packet of one filled frame, and learns from where it came; drops what the port
+    /// itself has sent to its group.
     fn add<P>(
         &mut self,
         done: &Completion,
@@ -240,7 +241,8 @@ impl Rx {
         let _ = out.push(skb);
     }
 
-    /// Takes back the frame of a completed request; returns the place of its message, if that is a packet.
+    /// Takes back the frame of a completed request; returns the place of its message, if that is a
+    /// packet.
     fn filled<P>(
         &mut self,
         done: &Completion,
@@ -320,8 +322,8 @@ impl Rx {
 
 /// Removes the route in front of a datagram; returns the GID from which it came.
 ///
-/// If the datagram came by IPv4, the route is the header of IPv4, in the last 20 bytes, and the GID stands for
-/// the IPv4 address; the 20 bytes before it are undefined then.
+/// If the datagram came by IPv4, the route is the header of IPv4, in the last 20 bytes, and the GID
+/// stands for the IPv4 address; the 20 bytes before it are undefined then.
 fn source(skb: &mut Skb) -> Option<[u8; 16]> {
     let mut route = [0; ROUTE_BYTES];
     let n = skb.copy_to(0, &mut route);

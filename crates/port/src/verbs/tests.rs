@@ -24,7 +24,8 @@ fn address() -> String {
     format!("127.{}.{}.{}", 16 + pid % 200, high + pid / 200 % 200, low)
 }
 
-/// Opens the queues of the port of `text` on a device in memory; returns them with the port's longest packet.
+/// Opens the queues of the port of `text` on a device in memory; returns them with the port's
+/// longest packet.
 fn soft_queues(text: &str, pool: &Pool) -> (Vec<VerbsQueue<SoftNic>>, usize) {
     let spec = Spec::parse(text, &["verbs"]).unwrap();
     let config = Config::of(&spec).unwrap();

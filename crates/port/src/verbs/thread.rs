@@ -5,8 +5,8 @@
 //!   TCP closed, or a queue says that the connection failed ──► Change::Left ──► queues ──► ways, dropped here
 //! ```
 //!
-//! Making a way may wait for a neighbour's answer, so no queue does it. A TCP connection stays open for as long as its
-//! peer exists: its end is the peer's end.
+//! Making a way may wait for a neighbour's answer, so no queue does it. A TCP connection stays open
+//! for as long as its peer exists: its end is the peer's end.
 
 mod ways;
 

@@ -5,9 +5,10 @@
 //!   chains  [a a] [b] [g g] [a]        in the batch's order
 //! ```
 //!
-//! A packet goes by the connection with its peer if there is one, otherwise as a datagram; to a group of Ethernet, as a
-//! datagram to the group of the fabric if the port has one, otherwise to each peer. The next packet that takes
-//! another way ends the chain, so packets leave in their order.
+//! A packet goes by the connection with its peer if there is one, otherwise as a datagram; to a
+//! group of Ethernet, as a datagram to the group of the fabric if the port has one, otherwise to
+//! each peer. The next packet that takes another way ends the chain, so packets leave in their
+//! order.
 //!
 //! The driver does not ask the core for free slots; each flight counts its own.
 
@@ -52,7 +53,8 @@ pub(super) struct Tx {
     group_bytes: Option<usize>,
     done: Batch,
     tally: Tally,
-    /// Frames for copies of packets that the device cannot read in place, and for further receivers.
+    /// Frames for copies of packets that the device cannot read in place, and for further
+    /// receivers.
     copies: Local,
     scratch: Vec<u8>,
     /// Time until which there was no frame for a copy, so that nothing can be sent.
@@ -95,10 +97,11 @@ impl Tx {
 
     /// Sends from the front of `batch`.
     ///
-    /// Shape:  batch[0..n) -> send queues; each is freed, as sent, when the device is done with it. What can never be
-    ///         sent is dropped with its reason; the rest stays, in order.
-    /// Cost:   a doorbell for a run of packets that take one way, of up to 32; a copy of packets that are not in
-    ///         the device's memory, and for each further receiver of one that goes to all.
+    /// Shape:  batch[0..n) -> send queues; each is freed, as sent, when the device is done with it.
+    ///         What can never be sent is dropped with its reason; the rest stays, in order.
+    /// Cost:   a doorbell for a run of packets that take one way, of up to 32; a copy of packets
+    ///         that are not in the device's memory, and for each further receiver of one that goes
+    ///         to all.
     pub fn send<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -158,8 +161,8 @@ impl Tx {
         }
     }
 
-    /// Sends the first packets of `batch`, which take `way`, by one chain; returns what was sent or dropped, or `None` if
-    /// the first has to wait.
+    /// Sends the first packets of `batch`, which take `way`, by one chain; returns what was sent or
+    /// dropped, or `None` if the first has to wait.
     fn chain<N: Nic>(
         &mut self,
         way: Way,
@@ -194,8 +197,8 @@ impl Tx {
             Way::Connection(place) => To::Connection(&peers.at(place)?.of.way),
             _ => To::Group,
         };
-        // SAFETY: the packets are of the registered pool. The flight has those that are taken until they are completed,
-        // or their pair has ended; nothing writes a packet that is in flight.
+        // SAFETY: the packets are of the registered pool. The flight has those that are taken until
+        // they are completed, or their pair has ended; nothing writes a packet that is in flight.
         let taken = unsafe { nic.post(&messages[..n], to) };
         self.doorbells += 1;
         let sent = batch.count_first(taken);
@@ -207,13 +210,13 @@ impl Tx {
             // It takes nothing, and no completion will ever say that there is room.
             self.fail(way, "it takes no request", peers, reports);
         }
-        // If the device takes none although its flight has room, and the way has not failed, a packet in flight makes a
-        // completion: a call after it sends the rest.
+        // If the device takes none although its flight has room, and the way has not failed, a
+        // packet in flight makes a completion: a call after it sends the rest.
         (taken > 0).then_some(sent)
     }
 
-    /// Decides about the first packet, whose way is full: with one peer it waits; with several it is dropped, because
-    /// the others' packets are behind it.
+    /// Decides about the first packet, whose way is full: with one peer it waits; with several it
+    /// is dropped, because the others' packets are behind it.
     fn full<P>(
         &self,
         way: Way,
@@ -243,7 +246,8 @@ impl Tx {
         }
     }
 
-    /// Returns the message of a packet's bytes as they lie; `None` if the device cannot read them there.
+    /// Returns the message of a packet's bytes as they lie; `None` if the device cannot read them
+    /// there.
     fn message(&self, skb: &Skb) -> Option<Message> {
         if !skb.is_of(&self.pool) {
             return None;
@@ -257,8 +261,8 @@ impl Tx {
         (bytes == skb.len()).then_some(message)
     }
 
-    /// Sends a copy of the first packet to each peer; returns the copies that were sent, or `None` if
-    /// the packet has to wait. Each copy counts as what becomes of it, and the packet itself as
+    /// Sends a copy of the first packet to each peer; returns the copies that were sent, or `None`
+    /// if the packet has to wait. Each copy counts as what becomes of it, and the packet itself as
     /// consumed, unless no copy was made.
     #[cold]
     fn flood<N: Nic>(
@@ -320,8 +324,8 @@ impl Tx {
         Some(copy)
     }
 
-    /// Replaces the first packet by a copy in our own frame, or drops it if it does not fit; returns false without a
-    /// free frame.
+    /// Replaces the first packet by a copy in our own frame, or drops it if it does not fit;
+    /// returns false without a free frame.
     #[cold]
     fn copy_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
         let Some(skb) = batch.iter().next() else { return false };
@@ -369,7 +373,8 @@ impl Tx {
         !self.starved.is_pending() && !is_full
     }
 
-    /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had none.
+    /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had
+    /// none.
     pub fn starved_until(&self) -> Option<Instant> {
         self.starved.at()
     }

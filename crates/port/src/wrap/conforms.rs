@@ -38,9 +38,9 @@ fn watched(opened: Opened) -> Result<Opened> {
     })
 }
 
-/// Makes a queue delay, stall and refuse received packets, and keep their order. Sent packets are not affected:
-/// those that wait need another call of the sender, but the suite's senders do not call again when all their
-/// packets are accepted.
+/// Makes a queue delay, stall and refuse received packets, and keep their order. Sent packets are
+/// not affected: those that wait need another call of the sender, but the suite's senders do not
+/// call again when all their packets are accepted.
 fn troubled(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
         let (late, stall) = (Fault::Delay(Duration::from_micros(50)), Duration::from_micros(200));

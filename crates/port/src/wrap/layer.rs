@@ -5,9 +5,9 @@
 //!                    └──► Layer::caps, which it does not implement ──► below.caps
 //! ```
 //!
-//! Each call of [`QueueOps`] is passed on in one place, the defaults of [`Layer`], and a wrapper has
-//! only those that it changes. The defaults of `QueueOps` itself are a driver's, and would report
-//! wrong values here: a wrapper that forgot `caps` would have its packets counted twice.
+//! Each call of [`QueueOps`] is passed on in one place, the defaults of [`Layer`], and a wrapper
+//! has only those that it changes. The defaults of `QueueOps` itself are a driver's, and would
+//! report wrong values here: a wrapper that forgot `caps` would have its packets counted twice.
 //!
 //! Layers stand below transmit preparation: what they see sent is what the device is given, with
 //! checksums, and superframes in pieces, where it does not do that itself.
@@ -117,13 +117,14 @@ pub trait Layer: Send {
         below.irq();
     }
 
-    /// See [`QueueOps::health`]. A layer that has its own must have its own [`health_kind`](Layer::health_kind),
-    /// too: callers read either.
+    /// See [`QueueOps::health`]. A layer that has its own must have its own
+    /// [`health_kind`](Layer::health_kind), too: callers read either.
     fn health(&self, below: &dyn QueueOps) -> Health {
         below.health()
     }
 
-    /// See [`QueueOps::health_kind`]. It does not use [`health`](Layer::health), which copies the error.
+    /// See [`QueueOps::health_kind`]. It does not use [`health`](Layer::health), which copies the
+    /// error.
     fn health_kind(&self, below: &dyn QueueOps) -> HealthKind {
         below.health_kind()
     }
@@ -142,7 +143,8 @@ pub trait Layer: Send {
 /// A queue wrapped in a [`Layer`]; it is a queue itself.
 #[derive(Debug)]
 pub struct Wrapped<L> {
-    /// The layer. It is declared before `below`, so that packets it holds are dropped before their queue.
+    /// The layer. It is declared before `below`, so that packets it holds are dropped before their
+    /// queue.
     pub(super) layer: L,
     below: Below,
 }
@@ -164,7 +166,8 @@ impl std::fmt::Debug for Below {
     }
 }
 
-// Let clippy refuse a missing method, for which every wrapper would silently have the trait's default.
+// Let clippy refuse a missing method, for which every wrapper would silently have the trait's
+// default.
 #[deny(clippy::missing_trait_methods)]
 impl<L: Layer> QueueOps for Wrapped<L> {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -220,7 +223,8 @@ impl<L: Layer> QueueOps for Wrapped<L> {
     }
 
     fn caps(&self) -> Caps {
-        // Packets are prepared before they reach the layer, so that the layer handles the packets that leave.
+        // Packets are prepared before they reach the layer, so that the layer handles the packets
+        // that leave.
         Caps { stops_at_offloads: false, ..self.layer.caps(self.below.0.as_ref()) }
     }
 }
@@ -246,7 +250,8 @@ mod tests {
     use crate::caps::{Copies, Gathers, Origin, TxOffload};
     use crate::moderation::DeviceHold;
 
-    /// A test queue that overrides every method of the trait; its `health` fails if the last field is false.
+    /// A test queue that overrides every method of the trait; its `health` fails if the last field
+    /// is false.
     struct Scripted(EventFd, u64, bool);
 
     /// The hold of a test queue.

@@ -129,7 +129,8 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         let (from, to) = (pools[0].ledger(), pools[1].ledger());
         pools.iter().for_each(assert_settled);
         assert_eq!((missed, to.sent, from.received), ([0, 0], 1000, 1000), "{from}\n{to}");
-        // The device owns the frames that it sends, so that a duplicated packet must be sent as a copy.
+        // The device owns the frames that it sends, so that a duplicated packet must be sent as a
+        // copy.
         let created = from.created - from.consumed;
         assert_eq!((from.sent, created), (b.got, 1000 + fate.duplicated), "{from}");
         assert!(copied_bytes > 0 && copied_bytes == 90 * from.consumed, "{copied_bytes}: {from}");

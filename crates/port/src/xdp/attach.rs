@@ -192,7 +192,8 @@ fn beside_theirs(name: &str) -> String {
     )
 }
 
-/// Returns the names of the programs with these ids; only the id for a name that this process may not read.
+/// Returns the names of the programs with these ids; only the id for a name that this process may
+/// not read.
 pub(super) fn program_names(ids: &[u32]) -> String {
     let each = ids.iter().map(|id| match bpf::program_name(*id) {
         Some(program) => format!("{program:?} (id {id})"),

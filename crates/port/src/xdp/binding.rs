@@ -1,9 +1,9 @@
 //! Binding of a socket to a queue of an interface, also after a loss; and a registration of a
 //! pool's memory that all its sockets share, so that forwarding between them copies nothing.
 //!
-//! The kernel identifies a umem by a socket that has it, and lets other sockets join one that is *bound*.
-//! If this pool has no bound socket, the memory is registered anew: pages that are registered twice work
-//! as well, but count twice against the limit of locked memory.
+//! The kernel identifies a umem by a socket that has it, and lets other sockets join one that is
+//! *bound*. If this pool has no bound socket, the memory is registered anew: pages that are
+//! registered twice work as well, but count twice against the limit of locked memory.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -131,7 +131,8 @@ impl QueueBinding {
         self.lens.rx
     }
 
-    /// Returns true if the kernel polls the device in the socket's calls, as the option `busy` asks.
+    /// Returns true if the kernel polls the device in the socket's calls, as the option `busy`
+    /// asks.
     pub fn polls_device(&self) -> bool {
         self.busy_poll
     }
@@ -164,8 +165,8 @@ impl QueueBinding {
             .map_err(|refused| self.error(&self.name, refused))
     }
 
-    /// Binds a socket to the queue, unless another socket has it: the one in `unbound` if there is one. A
-    /// socket that could not be bound stays there for the next attempt.
+    /// Binds a socket to the queue, unless another socket has it: the one in `unbound` if there is
+    /// one. A socket that could not be bound stays there for the next attempt.
     pub fn try_bind(
         &self,
         copy_mode: CopyMode,
@@ -205,8 +206,8 @@ impl QueueBinding {
         }
     }
 
-    /// Makes the interface promiscuous again, if the port asks for that: the kernel ends a membership
-    /// when the interface leaves the network namespace, and counts those that it has.
+    /// Makes the interface promiscuous again, if the port asks for that: the kernel ends a
+    /// membership when the interface leaves the network namespace, and counts those that it has.
     ///
     /// Source: net/packet/af_packet.c, `packet_notifier` (`NETDEV_UNREGISTER`).
     pub fn join_promiscuous(&self, interface: &Interface) -> Result<Option<PacketSocket>> {
@@ -235,8 +236,8 @@ impl QueueBinding {
     ) -> std::result::Result<Bound, Refused> {
         // If the kernel does not say, the device may write the frames of a socket that asked.
         let zero_copy = rings.socket.is_zero_copy().unwrap_or(asked);
-        // The kernel drops the first frames of a longer packet without completing them, and sends the rest
-        // as a packet: net/xdp/xsk_queue.h, `xskq_cons_read_desc_batch`.
+        // The kernel drops the first frames of a longer packet without completing them, and sends
+        // the rest as a packet: net/xdp/xsk_queue.h, `xskq_cons_read_desc_batch`.
         rings.tx_frames_max = match (rings.several, zero_copy) {
             (false, _) => 1,
             (true, true) => self.zero_copy_frames_max.clamp(1, FRAMES_MAX),
@@ -294,8 +295,8 @@ impl QueueBinding {
             match self.bind_to(&mut rings, None, zero_copy, several) {
                 Ok(()) => Ok(rings),
                 Err(e) => {
-                    // With other errors, the kernel may have noted that packets of this memory may have several
-                    // frames.
+                    // With other errors, the kernel may have noted that packets of this memory may
+                    // have several frames.
                     rings.several = is_noted || several && !matches!(e, Errno::INVAL | Errno::BUSY);
                     *unbound = Some(rings);
                     Err(Refused::Bind(e))
@@ -324,8 +325,9 @@ impl QueueBinding {
         Ok(socket)
     }
 
-    /// Returns the rings of a new socket with which the pool's memory is registered. It serves several
-    /// attempts to bind: the kernel counts the memory of a closed socket as locked for a moment longer.
+    /// Returns the rings of a new socket with which the pool's memory is registered. It serves
+    /// several attempts to bind: the kernel counts the memory of a closed socket as locked for a
+    /// moment longer.
     fn registered(&self) -> Result<Rings> {
         let socket = self.socket()?;
         self.register(&socket)?;
@@ -334,15 +336,16 @@ impl QueueBinding {
 
     fn register(&self, socket: &XdpSocket) -> Result<()> {
         let headroom = (self.pool.headroom() as u32).saturating_sub(HEADROOM_BYTES);
-        // SAFETY: only `Held` and its callers write addresses into the rings. Each address is that of a
-        // frame that `Local::lend` gave, or of a packet that `Held` keeps until the device returns it.
+        // SAFETY: only `Held` and its callers write addresses into the rings. Each address is that
+        // of a frame that `Local::lend` gave, or of a packet that `Held` keeps until the device
+        // returns it.
         let region = unsafe { self.pool.region() };
         let Some(region) = region else {
             let why = "the pool's data is in the allocator's memory";
             return Err(Error::new(Code::Unsupported, self.cannot(&self.name), why));
         };
-        // SAFETY: as above: no other code has a lent frame, and packets that are being sent are kept,
-        // unwritten, in `Held` until the device is done with them.
+        // SAFETY: as above: no other code has a lent frame, and packets that are being sent are
+        // kept, unwritten, in `Held` until the device is done with them.
         unsafe { socket.register(region, self.pool.frame_size() as u32, headroom) }
     }
 
@@ -351,8 +354,8 @@ impl QueueBinding {
         format!("cannot open xdp:{}, queue {}", both_names(name, &self.name), self.queue)
     }
 
-    /// Returns the error of a queue that was not bound, with the remedy for an interface whose present
-    /// name is `name`.
+    /// Returns the error of a queue that was not bound, with the remedy for an interface whose
+    /// present name is `name`.
     pub fn error(&self, name: &str, refused: Refused) -> Error {
         let errno = match refused {
             Refused::Other(mut e) => {
@@ -407,8 +410,8 @@ struct Sockets {
     members: Mutex<Vec<Member>>,
 }
 
-/// The mode of a umem: true if devices access its frames themselves, and true if packets may have several
-/// frames. The kernel gives both to each socket that joins, without asking.
+/// The mode of a umem: true if devices access its frames themselves, and true if packets may have
+/// several frames. The kernel gives both to each socket that joins, without asking.
 ///
 /// Source: net/xdp/xsk_buff_pool.c, `xp_assign_dev_shared`.
 type Mode = (bool, bool);

@@ -36,8 +36,8 @@ pub(super) fn check(config: &Config, interface: &Interface, pool: &Pool) -> Resu
     })
 }
 
-/// Refuses to take packets without which the host cannot be reached, of an interface that the host uses, unless the
-/// text permits it by `all`; and all packets to an address of the host.
+/// Refuses to take packets without which the host cannot be reached, of an interface that the host
+/// uses, unless the text permits it by `all`; and all packets to an address of the host.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
     if let Filter::Only(Match::To(address)) = config.filter
         && HostUse::has_address(interface, address)?

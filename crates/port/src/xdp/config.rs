@@ -137,8 +137,8 @@ impl Config {
         Err(spec.error(why).fix(format!("leave {filter} out, or the map")))
     }
 
-    /// Returns true if the port is to receive packets to other stations, too. By default a port for which its own
-    /// program selects packets does, unless these are packets of the host.
+    /// Returns true if the port is to receive packets to other stations, too. By default a port for
+    /// which its own program selects packets does, unless these are packets of the host.
     pub fn is_promiscuous(&self) -> bool {
         let is_own = self.map.is_none() && !self.filter.is_of_a_host();
         self.filter != Filter::Nothing && self.promisc.unwrap_or(is_own)
@@ -185,14 +185,16 @@ impl Config {
         format!(",{}{permission}", self.filter)
     }
 
-    /// Returns the descriptors of the rings of one queue. The fill ring has room for all frames that the receive
-    /// ring can hold, and as many more, so that it is not empty while that one is full.
+    /// Returns the descriptors of the rings of one queue. The fill ring has room for all frames
+    /// that the receive ring can hold, and as many more, so that it is not empty while that one is
+    /// full.
     pub fn lens(&self) -> Lens {
         Lens { fill: 2 * self.rx_len, rx: self.rx_len, tx: self.tx_len, completion: self.tx_len }
     }
 
-    /// Returns the number of frames that the rings of one queue can hold: posted frames in the fill ring,
-    /// the receive ring or the device's own, sent frames in the transmit or the completion ring.
+    /// Returns the number of frames that the rings of one queue can hold: posted frames in the fill
+    /// ring, the receive ring or the device's own, sent frames in the transmit or the completion
+    /// ring.
     pub fn ring_frames(&self) -> usize {
         let lens = self.lens();
         (lens.fill + lens.rx + lens.tx) as usize

@@ -16,7 +16,8 @@ pub(super) fn few_frames(config: &Config, queues: usize, pool: &Pool) -> Option<
     })
 }
 
-/// Returns a message if some of `queues` send nothing, because the interface has fewer transmit queues.
+/// Returns a message if some of `queues` send nothing, because the interface has fewer transmit
+/// queues.
 pub(super) fn silent(config: &Config, there: TxQueues, queues: &[u32]) -> Option<String> {
     let (name, count) = (&config.interface, there.count);
     let silent: Vec<u32> = queues.iter().copied().filter(|queue| *queue >= count).collect();

@@ -95,8 +95,8 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     }
 }
 
-/// Returns the options that select the port's packets, for the port of another interface; an example if the text has
-/// none of its own.
+/// Returns the options that select the port's packets, for the port of another interface; an
+/// example if the text has none of its own.
 fn options(config: &Config, spec: &Spec) -> String {
     match config.map {
         Some(_) => ",map=FILE".into(),

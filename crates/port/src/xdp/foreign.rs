@@ -1,8 +1,8 @@
 //! Coexistence with another owner's XDP program: the program stays unchanged, and finds the port's
 //! sockets in a map of its own.
 //!
-//! The entry of a queue is made when its socket is bound, and only if it is empty. The kernel takes it out when the
-//! socket is closed, however the process ends.
+//! The entry of a queue is made when its socket is bound, and only if it is empty. The kernel takes
+//! it out when the socket is closed, however the process ends.
 
 use std::sync::Arc;
 

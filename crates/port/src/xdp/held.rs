@@ -1,8 +1,8 @@
 //! Table of the pool's frames in a queue's rings, with the use of each.
 //!
-//! The kernel is trusted to follow the rings' protocol, but it may have bugs, and a frame that came back
-//! twice would be in two packets. So every frame that comes back is looked up here first: in a table with
-//! a place for each frame of the pool's memory, private to the queue.
+//! The kernel is trusted to follow the rings' protocol, but it may have bugs, and a frame that came
+//! back twice would be in two packets. So every frame that comes back is looked up here first: in a
+//! table with a place for each frame of the pool's memory, private to the queue.
 
 use linerate_skb::Batch;
 
@@ -109,7 +109,8 @@ impl Held {
             Some(place) if *place > PART => {
                 let handle = std::mem::replace(place, FREE);
                 self.sending -= 1;
-                // SAFETY: `send` took it out of a batch and put it here; it is out of the table now.
+                // SAFETY: `send` took it out of a batch and put it here; it is out of the table
+                // now.
                 unsafe { done.adopt(&[handle]) };
             }
             Some(place) if *place == PART => *place = FREE,

@@ -79,8 +79,8 @@ impl HoldControl for Held {
     }
 }
 
-/// Returns the hold that the first change replaced, if `hold` is that: it is restored exactly, also one out of the
-/// range of a port.
+/// Returns the hold that the first change replaced, if `hold` is that: it is restored exactly, also
+/// one out of the range of a port.
 fn former_of(guard: &NapiHoldGuard, hold: DeviceHold) -> Option<NapiHold> {
     guard.former().filter(|former| shown(*former) == hold)
 }

@@ -1,10 +1,10 @@
 //! Tells packets that were lost because the queue's thread waited for its CPU from packets lost
 //! because it received too slowly.
 //!
-//! Both find the receive ring full. Between two readings, lost packets count as late if the thread's
-//! waits for a CPU together were at least as long as the ring takes to fill at the mean rate of that
-//! time. This is an estimate, because the kernel does not say when a packet was lost: many short
-//! waits count as one long one, and a burst after a quiet time may count as a full ring.
+//! Both find the receive ring full. Between two readings, lost packets count as late if the
+//! thread's waits for a CPU together were at least as long as the ring takes to fill at the mean
+//! rate of that time. This is an estimate, because the kernel does not say when a packet was lost:
+//! many short waits count as one long one, and a burst after a quiet time may count as a full ring.
 
 use std::thread::ThreadId;
 

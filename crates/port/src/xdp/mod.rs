@@ -10,9 +10,9 @@
 //!
 //! Owner: a queue owns its socket, its four rings and its descriptor, which is an epoll set around
 //! the socket; all queues of a port own the program's link, so that the last one to go detaches it,
-//! also by SIGKILL. Frames in a ring are lent: neither free nor a packet; packets in the transmit ring
-//! are in flight until the device gives them back. Sockets on one pool share its memory: what is
-//! forwarded from one to the other is not copied.
+//! also by SIGKILL. Frames in a ring are lent: neither free nor a packet; packets in the transmit
+//! ring are in flight until the device gives them back. Sockets on one pool share its memory: what
+//! is forwarded from one to the other is not copied.
 //!
 //! docs/ports/xdp.md has the options, and the limits each with its cause.
 //!
@@ -60,9 +60,10 @@ use examine::FRAGS;
 
 /// The driver of
 /// `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,promisc=on|off][,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with `all`, `arp`, `icmp`,
-/// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `all` beside a filter
-/// permits one that takes what the host needs. With `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
+/// `[,promisc=on|off][,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with
+/// `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
+/// `not=tcp:22` for FILTER; `all` beside a filter permits one that takes what the host needs. With
+/// `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
 /// sockets, pinned to a BPF file system.
 #[derive(Debug, Default)]
 pub struct Xdp {
@@ -80,9 +81,9 @@ impl Xdp {
         Xdp { maps: Vec::new() }
     }
 
-    /// Returns the driver with the map of sockets of the XDP program on `interface`, in place of an earlier one: ports of that
-    /// interface leave the program unchanged, and enter their sockets into the map. Such ports
-    /// require CAP_NET_RAW only.
+    /// Returns the driver with the map of sockets of the XDP program on `interface`, in place of an
+    /// earlier one: ports of that interface leave the program unchanged, and enter their sockets
+    /// into the map. Such ports require CAP_NET_RAW only.
     ///
     /// ```no_run
     /// # use linerate_port as linerate;

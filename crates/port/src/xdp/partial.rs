@@ -1,9 +1,10 @@
 //! Checksums that a virtual device leaves to hardware that its packets never reach.
 //!
-//! AF_XDP has no header that marks packets without a checksum, and their next receiver refuses them. If the
-//! other end of a veth is in sight, its checksum offload is turned off. If it is in another network
-//! namespace, and on a netkit, a TAP and the loopback interface, such packets are recognised by what stands in the
-//! checksum's place (host/partial.rs), also in tunnels that are known (host/tunnel.rs).
+//! AF_XDP has no header that marks packets without a checksum, and their next receiver refuses
+//! them. If the other end of a veth is in sight, its checksum offload is turned off. If it is in
+//! another network namespace, and on a netkit, a TAP and the loopback interface, such packets are
+//! recognised by what stands in the checksum's place (host/partial.rs), also in tunnels that are
+//! known (host/tunnel.rs).
 
 use linerate_skb::Result;
 use linerate_sys::netif::{DeviceOffload, HARDWARE_LOOPBACK, Interface};
@@ -27,7 +28,8 @@ pub(super) enum Checksums {
 impl Checksums {
     /// Reads the MTU of `interface` again, if superframes are recognised by it.
     ///
-    /// Cost: two syscalls if some checksums are unfinished, which take no lock of the kernel's network settings.
+    /// Cost: two syscalls if some checksums are unfinished, which take no lock of the kernel's
+    ///       network settings.
     pub fn look(&mut self, interface: &Interface) {
         if let Checksums::Partial { mtu_bytes } = self
             && let Ok(mtu) = interface.mtu_bytes()

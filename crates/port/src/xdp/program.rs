@@ -20,8 +20,8 @@ use crate::host::filter::wire::{IPV4_FRAGMENT, IPV6_EXTENSIONS, TYPE_ARP, TYPE_I
 use crate::host::filter::{Filter, Match, wire};
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
 
-// The facts of host/filter.rs, as the instructions take them: offsets from the start of a header, and lengths to be
-// compared with the packet's end.
+// The facts of host/filter.rs, as the instructions take them: offsets from the start of a header,
+// and lengths to be compared with the packet's end.
 const ETHERNET_BYTES: i32 = wire::ETHERNET_BYTES as i32;
 const TYPE_AT: i16 = wire::ETHERNET_TYPE_AT as i16;
 const IPV4_BYTES_MIN: i32 = wire::IPV4_BYTES_MIN as i32;
@@ -183,8 +183,8 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.jump(Insn::jump_if(If::Below, R0, IPV4_BYTES_MIN), To::Pass);
     asm.add([Insn::add(R7, IPV4_BYTES_MIN)]);
     asm.jump(Insn::jump_if(If::Equal, R0, IPV4_BYTES_MIN), To::Ports);
-    // Options, bit by bit of their length: without CAP_PERFMON, a program may add only constants to a packet
-    // pointer.
+    // Options, bit by bit of their length: without CAP_PERFMON, a program may add only constants to
+    // a packet pointer.
     asm.add([Insn::add(R0, -IPV4_BYTES_MIN)]);
     for bit in [4, 8, 16, 32] {
         let set = Insn::jump_if(If::Bits, R0, bit).to(1);

@@ -69,7 +69,8 @@ pub(super) struct Device {
     tx: Tx,
     /// Cache of frames for the rings, used when a call brings no hot list.
     home: Local,
-    /// The kernel's counters of this socket at the last reading, and the sum over all sockets so far.
+    /// The kernel's counters of this socket at the last reading, and the sum over all sockets so
+    /// far.
     missed_before: Missed,
     missed: Missed,
     /// Packets that were in the receive rings of closed sockets.
@@ -82,7 +83,8 @@ pub(super) struct Device {
     resets: u64,
     /// Time of the next attempt to bind a lost socket.
     rebind_at: Option<Instant>,
-    /// A socket that could not be bound, for the next attempt: the pool's memory is registered with it.
+    /// A socket that could not be bound, for the next attempt: the pool's memory is registered with
+    /// it.
     unbound: Option<Rings>,
     /// Reason why the last attempt failed.
     refused: Option<Refused>,
@@ -90,8 +92,8 @@ pub(super) struct Device {
     _promiscuous: Option<PacketSocket>,
     /// Time at which an idle queue checks its interface next.
     check_at: Option<Instant>,
-    /// Number of receives without a packet, modulo [`EMPTY_POLLS`]. At 0 the interface is checked: a caller that
-    /// never waits would not notice its end.
+    /// Number of receives without a packet, modulo [`EMPTY_POLLS`]. At 0 the interface is checked:
+    /// a caller that never waits would not notice its end.
     empty_polls: u16,
 }
 
@@ -216,8 +218,8 @@ impl Device {
         self.late.read(reading, self.binding.rx_len());
     }
 
-    /// Checks the interface and the socket for a caller that never waits, and gives the frames up if
-    /// one of them is lost.
+    /// Checks the interface and the socket for a caller that never waits, and gives the frames up
+    /// if one of them is lost.
     #[cold]
     fn look_awake(&mut self, host: &mut Host) {
         self.look(host);
@@ -293,8 +295,8 @@ impl HostDevice for Device {
         let (mode, unbound) = (self.copy_mode, &mut self.unbound);
         let copied = mode == CopyMode::Always;
         if copied || (self.lost.is_some() && self.binding.is_vacant(mode, unbound, until)) {
-            // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
-            // queue, so the device has given up the frames of this one.
+            // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could
+            // be bound to the queue, so the device has given up the frames of this one.
             unsafe { self.reclaim_frames(DropReason::STOPPED) };
         } else if let Some(held) = &self.lost {
             self.leave_in_flight(held.sending);
@@ -302,8 +304,8 @@ impl HostDevice for Device {
         }
     }
 
-    /// Checks the state of the interface, its MTU, and that the socket is still bound to it, once in
-    /// [`INTERFACE_INTERVAL`].
+    /// Checks the state of the interface, its MTU, and that the socket is still bound to it, once
+    /// in [`INTERFACE_INTERVAL`].
     ///
     /// Cost: a clock read; three syscalls if it is time, and two more for the MTU.
     fn look(&mut self, host: &mut Host) {
@@ -319,7 +321,8 @@ impl HostDevice for Device {
     }
 
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {
-        // Packets that are complete are no sign of a device that is stuck, however late they are reaped.
+        // Packets that are complete are no sign of a device that is stuck, however late they are
+        // reaped.
         if let Some(socket) = &mut self.socket {
             self.tx.poll(socket, &mut host.link, &mut self.home);
         }

@@ -63,8 +63,8 @@ impl Rings {
         let (fill_map, rx_map) = (map(Ring::Fill, lens.fill)?, map(Ring::Rx, lens.rx)?);
         let (tx_map, completion_map) =
             (map(Ring::Tx, lens.tx)?, map(Ring::Completion, lens.completion)?);
-        // SAFETY: the kernel is the other half of each ring, and this process has this half once: only
-        // the creator had the socket until now, and only this function maps rings.
+        // SAFETY: the kernel is the other half of each ring, and this process has this half once:
+        // only the creator had the socket until now, and only this function maps rings.
         unsafe {
             Ok(Rings {
                 fill: Producer::attach(half(&fill_map, lens.fill)?),

@@ -33,8 +33,8 @@ pub(super) struct Rx {
     pub rx_nombuf: u64,
     /// Packets received.
     pub packets: u64,
-    /// System calls that the kernel accepted to poll the device. Only tests read it; it costs an addition beside a
-    /// syscall, and a product without it would not be the code that is tested.
+    /// System calls that the kernel accepted to poll the device. Only tests read it; it costs an
+    /// addition beside a syscall, and a product without it would not be the code that is tested.
     pub device_polls: u64,
 }
 
@@ -66,8 +66,8 @@ impl Rx {
     /// Shape:  receive ring -> out[len..len+n], n <= budget, in the device's order; the frames of a
     ///         packet in several are a chain. Free frames -> fill ring.
     /// Errors: none. A descriptor that names no frame of ours is counted in `Held::bad_descs`.
-    /// Cost:   no syscall, but one where the kernel asks to be told of frames, or polls the device because
-    ///         no packet has arrived.
+    /// Cost:   no syscall, but one where the kernel asks to be told of frames, or polls the device
+    ///         because no packet has arrived.
     pub fn receive(
         &mut self,
         socket: &mut Socket,
@@ -108,8 +108,8 @@ impl Rx {
                 n += 1;
             }
         }
-        // SAFETY: each of these frames was lent to the fill ring by `refill` and came back now, once:
-        // `came_back` says so; `out` has room.
+        // SAFETY: each of these frames was lent to the fill ring by `refill` and came back now,
+        // once: `came_back` says so; `out` has room.
         unsafe { mem.receive(&spans[..n], out) };
     }
 
@@ -171,19 +171,20 @@ impl Rx {
         (self.spoilt, self.counted) = (true, true);
     }
 
-    /// Posts free frames until the fill ring is full, the pool is empty, or as many are posted as the fill and the
-    /// receive ring hold together.
+    /// Posts free frames until the fill ring is full, the pool is empty, or as many are posted as
+    /// the fill and the receive ring hold together.
     ///
-    /// A driver that finds the fill ring empty asks to be told of frames, perhaps just after frames were
-    /// posted and its request was read. So, if nothing arrived (`is_idle`), it is read for earlier frames, too.
-    /// Returns true if the driver was told.
+    /// A driver that finds the fill ring empty asks to be told of frames, perhaps just after frames
+    /// were posted and its request was read. So, if nothing arrived (`is_idle`), it is read for
+    /// earlier frames, too. Returns true if the driver was told.
     ///
     /// Shape:  hot list -> fill ring.
     /// Cost:   a syscall where the kernel asks to be told.
     pub fn refill(&mut self, socket: &mut Socket, mem: &mut Local, is_idle: bool) -> bool {
         let Socket { rings, held } = socket;
         self.starved = Retry::default();
-        // In zero-copy mode the driver moves frames on into the device's own ring, which may be long.
+        // In zero-copy mode the driver moves frames on into the device's own ring, which may be
+        // long.
         let most = (rings.fill.len_descs() + rings.rx.len_descs()) as usize;
         let mut posted = 0;
         loop {
@@ -195,7 +196,8 @@ impl Rx {
             rings.fill.push_slice(&frames[..n]);
             posted += n;
             if n < room && held.posted < self.packet_frames {
-                // The kernel drops a packet that needs more frames, and a freed frame is not notified.
+                // The kernel drops a packet that needs more frames, and a freed frame is not
+                // notified.
                 self.rx_nombuf += 1;
                 self.starved = Retry::later();
             }
@@ -206,7 +208,8 @@ impl Rx {
         (posted > 0 || is_idle) && tell(socket)
     }
 
-    /// Makes the kernel poll the device within this call. The next receive takes the packets that it finds.
+    /// Makes the kernel poll the device within this call. The next receive takes the packets that
+    /// it finds.
     ///
     /// Cost: a syscall, with the driver's work in it.
     ///
@@ -218,8 +221,8 @@ impl Rx {
         self.device_polls += u64::from(polled.is_ok());
     }
 
-    /// Returns true if packets have arrived. If not, tells a driver of posted frames that has asked for it since they
-    /// were posted: nothing would arrive to end the queue's sleep.
+    /// Returns true if packets have arrived. If not, tells a driver of posted frames that has asked
+    /// for it since they were posted: nothing would arrive to end the queue's sleep.
     ///
     /// Cost: a full fence, and a syscall if the driver has asked.
     pub fn is_ready(&self, socket: &mut Socket) -> bool {
@@ -232,7 +235,8 @@ impl Rx {
 
     /// Tells a driver of posted frames if it asks for that; returns true if it does.
     pub fn announce(&self, socket: &Socket) -> bool {
-        // Publish the frames before the driver's request is read: one that finds the ring empty sets it and looks again.
+        // Publish the frames before the driver's request is read: one that finds the ring empty
+        // sets it and looks again.
         fence(Ordering::SeqCst);
         tell(socket)
     }

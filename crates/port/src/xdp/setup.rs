@@ -1,4 +1,5 @@
-//! Opening of the port: the interface, the program (attach.rs), the sockets, and their properties (describe.rs).
+//! Opening of the port: the interface, the program (attach.rs), the sockets, and their properties
+//! (describe.rs).
 
 use std::sync::Arc;
 
@@ -113,8 +114,8 @@ struct Ready {
     notes: Vec<String>,
 }
 
-/// Attaches the program, or joins another owner's, and changes the settings of the interface that would spoil
-/// what the port receives.
+/// Attaches the program, or joins another owner's, and changes the settings of the interface that
+/// would spoil what the port receives.
 fn prepare(
     config: &Config,
     interface: &Interface,
@@ -155,7 +156,8 @@ struct Opening<'a> {
 impl Opening<'_> {
     /// Opens all queues in one mode; returns them, and true if they are zero-copy.
     ///
-    /// If the first queue has zero-copy and another one is refused it, all are opened again, with copies.
+    /// If the first queue has zero-copy and another one is refused it, all are opened again, with
+    /// copies.
     fn all(
         &self,
         queues: &[u32],
@@ -178,7 +180,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens the queues: the first one in `mode`, which becomes the mode that it has, and the others in that.
+    /// Opens the queues: the first one in `mode`, which becomes the mode that it has, and the
+    /// others in that.
     fn each(
         &self,
         queues: &[u32],

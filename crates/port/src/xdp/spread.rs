@@ -86,7 +86,8 @@ fn refusal(name: &str, why: String) -> Error {
         .fix(format!("omit rss= (rss=even needs no key); the present table: ethtool -x {name}"))
 }
 
-/// Returns the change that [`set`] will make; `None` if it will fail because the interface has no division.
+/// Returns the change that [`set`] will make; `None` if it will fail because the interface has no
+/// division.
 pub(super) fn change(config: &Config) -> Option<Change> {
     let (spread, interface) = (wanted_by(config)?, config.interface.clone());
     let now = Interface::open(&interface).ok()?.rss().ok()?;

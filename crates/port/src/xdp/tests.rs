@@ -105,8 +105,9 @@ fn two_interfaces_on_one_pool_exchange_frames_without_a_copy() {
     });
 }
 
-/// Opens a port whose packets are longer than a frame; returns `None`, with a message, if this kernel is older than
-/// Linux 6.6, which has no packets of several frames. Before Linux 5.18 it has no programs for them, either.
+/// Opens a port whose packets are longer than a frame; returns `None`, with a message, if this
+/// kernel is older than Linux 6.6, which has no packets of several frames. Before Linux 5.18 it has
+/// no programs for them, either.
 fn takes_long_packets(text: &str, pool: &Pool) -> Option<Port> {
     const REFUSALS: [&str; 2] = ["need Linux 6.6, bind: EINVAL", "BPF_PROG_LOAD: Invalid argument"];
     let is_old = || kernel::version().is_some_and(|version| version < FRAGS);

@@ -12,8 +12,9 @@ use super::held::Held;
 use super::rings::Socket;
 use crate::host::{Link, RETRY, Retry, copy_out};
 
-/// Most frames of a packet: the limit of an sk_buff's fragments. Each frame is a fragment for a device
-/// that takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net); others take one frame more.
+/// Most frames of a packet: the limit of an sk_buff's fragments. Each frame is a fragment for a
+/// device that takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net); others take one frame
+/// more.
 ///
 /// Source: net/xdp/xsk.c `xsk_build_skb`, `xsk_build_skb_zerocopy`, MAX_SKB_FRAGS.
 pub(super) const FRAMES_MAX: usize = 17;
@@ -74,10 +75,11 @@ impl Tx {
 
     /// Sends from the front of `batch`; `home` has the frames for copies.
     ///
-    /// Shape:  batch[0..n) -> transmit ring; each is freed, as sent, when the device is done with it.
-    ///         What can never be sent is dropped with its reason; the rest stays, in order.
-    /// Cost:   one syscall where the kernel asks for it, in copy mode one each time that the kernel's
-    ///         limit of one kick is reached; a copy of packets that are not in the device's memory.
+    /// Shape:  batch[0..n) -> transmit ring; each is freed, as sent, when the device is done with
+    ///         it. What can never be sent is dropped with its reason; the rest stays, in order.
+    /// Cost:   one syscall where the kernel asks for it, in copy mode one each time that the
+    ///         kernel's limit of one kick is reached; a copy of packets that are not in the
+    ///         device's memory.
     pub fn send(
         &mut self,
         socket: &mut Socket,
@@ -151,7 +153,8 @@ impl Tx {
     /// had no room.
     pub fn poll(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
         self.reap(socket, mem);
-        // A driver may ask to be notified just after its request was read; the packets wait in the ring then.
+        // A driver may ask to be notified just after its request was read; the packets wait in the
+        // ring then.
         let is_missed = self.waits_since.is_some() && self.retry.at().is_none();
         if is_missed && socket.rings.tx.free() < socket.rings.tx.len_descs() {
             self.unannounced = true;
@@ -161,8 +164,8 @@ impl Tx {
         }
     }
 
-    /// Does as [`Tx::poll`], but notifies the device at once; returns true if packets remain of which it
-    /// was not notified, unless its interface is down.
+    /// Does as [`Tx::poll`], but notifies the device at once; returns true if packets remain of
+    /// which it was not notified, unless its interface is down.
     pub fn flush(&mut self, socket: &mut Socket, mem: &mut Local) -> bool {
         self.reap(socket, mem);
         self.announce(socket, mem) && self.unannounced
@@ -229,7 +232,8 @@ impl Tx {
         }
     }
 
-    /// Decides on a packet of `len` bytes that lies in too many frames: a copy may lie in fewer, at most `frames_max`.
+    /// Decides on a packet of `len` bytes that lies in too many frames: a copy may lie in fewer, at
+    /// most `frames_max`.
     fn gathered(&self, len: usize, frames_max: usize) -> Cut {
         if len <= frames_max * self.pool.data_room() {
             Cut::Copy
@@ -256,15 +260,16 @@ impl Tx {
         true
     }
 
-    /// Notifies the kernel of packets in the ring, and looks at the interface if it is down or gone.
+    /// Notifies the kernel of packets in the ring, and looks at the interface if it is down or
+    /// gone.
     fn kick(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
         if !self.announce(socket, mem) {
             link.look();
         }
     }
 
-    /// Notifies the kernel of packets in the ring, as often as it requires and makes progress; returns
-    /// false if the interface is down or gone.
+    /// Notifies the kernel of packets in the ring, as often as it requires and makes progress;
+    /// returns false if the interface is down or gone.
     ///
     /// Source: net/xdp/xsk.c `__xsk_generic_xmit`.
     fn announce(&mut self, socket: &mut Socket, mem: &mut Local) -> bool {
@@ -272,8 +277,8 @@ impl Tx {
         if !self.unannounced {
             return true;
         }
-        // Publish the packets before the kernel's request is read: a driver that has found the ring empty
-        // sets its request and looks again.
+        // Publish the packets before the kernel's request is read: a driver that has found the ring
+        // empty sets its request and looks again.
         fence(Ordering::SeqCst);
         if !socket.rings.tx_map.wants_wakeup() {
             self.unannounced = false;
@@ -308,8 +313,8 @@ impl Tx {
         is_up
     }
 
-    /// Returns true if a packet can be put into the ring, and there may be a frame for its copy if it
-    /// needs one.
+    /// Returns true if a packet can be put into the ring, and there may be a frame for its copy if
+    /// it needs one.
     ///
     /// Cost: a clock read after the pool had no frame.
     pub fn has_room(&mut self, socket: &mut Socket) -> bool {
@@ -318,7 +323,8 @@ impl Tx {
             && tx.free() >= FRAMES_MAX.min(tx.len_descs() as usize / 2) as u32
     }
 
-    /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had none.
+    /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had
+    /// none.
     pub fn starved_until(&self) -> Option<Instant> {
         self.starved.at()
     }
@@ -380,8 +386,8 @@ enum Cut {
     Never(DropReason),
 }
 
-/// Writes descriptors of the first packet behind `written` others, for which there is room, and moves the packet
-/// into the table.
+/// Writes descriptors of the first packet behind `written` others, for which there is room, and
+/// moves the packet into the table.
 fn write(spans: &[Span], written: u32, socket: &mut Socket, batch: &mut Batch) {
     let Socket { rings, held } = socket;
     for (span, i) in spans.iter().zip(1..) {

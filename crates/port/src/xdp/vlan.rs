@@ -1,8 +1,10 @@
-//! VLAN tags that are kept beside a packet, where neither an XDP program nor an AF_XDP socket can read them.
+//! VLAN tags that are kept beside a packet, where neither an XDP program nor an AF_XDP socket can
+//! read them.
 //!
-//! A card with `rxvlan` removes the tag of a received packet, and the other end of a veth with `txvlan` leaves the
-//! tag out of a packet that it sends. Without its tag a packet of a VLAN looks like one of none: a filter takes it away from
-//! the VLAN's interface, and it is forwarded into another network. So these offloads are off while a port receives.
+//! A card with `rxvlan` removes the tag of a received packet, and the other end of a veth with
+//! `txvlan` leaves the tag out of a packet that it sends. Without its tag a packet of a VLAN looks
+//! like one of none: a filter takes it away from the VLAN's interface, and it is forwarded into
+//! another network. So these offloads are off while a port receives.
 
 use linerate_sys::netif::{DeviceOffload, Interface};
 use linerate_sys::rtnl::LinkInfo;
@@ -97,8 +99,8 @@ fn hiding(config: &Config, interface: &Interface) -> Hiding {
     }
 }
 
-/// Returns true for a port that only sends, and for a trial of `doctor`, which changes as little as possible: its text
-/// has both a filter of its own and `promisc=off`.
+/// Returns true for a port that only sends, and for a trial of `doctor`, which changes as little as
+/// possible: its text has both a filter of its own and `promisc=off`.
 fn takes_no_traffic(config: &Config) -> bool {
     let is_tried = config.promisc == Some(false);
     match &config.filter {

@@ -55,7 +55,8 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Checks that a sink takes packets of every length and shape, and sends each or drops it with a reason.
+/// Checks that a sink takes packets of every length and shape, and sends each or drops it with a
+/// reason.
 pub fn a_sink_takes_every_length_and_chain(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     if bench.carries() || bench.is_stored() || !bench.sender().sends() {

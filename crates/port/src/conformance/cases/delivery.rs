@@ -1,4 +1,5 @@
-//! Cases for delivery: packets arrive once, complete and in order, at every length and in every shape.
+//! Cases for delivery: packets arrive once, complete and in order, at every length and in every
+//! shape.
 
 use linerate_skb::Batch;
 
@@ -11,7 +12,8 @@ const EACH_UP_TO: usize = 2048;
 /// Step between tested lengths above [`EACH_UP_TO`]; it is a prime number.
 const STEP: usize = 251;
 
-/// Checks that a thousand packets arrive, each once, and that the ledger balances when the port is closed.
+/// Checks that a thousand packets arrive, each once, and that the ledger balances when the port is
+/// closed.
 pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let longest = bench.longest().min(1514);
@@ -32,8 +34,8 @@ pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Checks that packets of every length from the shortest to the longest arrive with this length and with
-/// every byte.
+/// Checks that packets of every length from the shortest to the longest arrive with this length and
+/// with every byte.
 ///
 /// From 2048 bytes on not each: those at the ends of frames, every 251st, and the last 16.
 pub fn every_length_passes_whole(rig: &mut Rig) -> Ran {

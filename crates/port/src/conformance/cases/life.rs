@@ -41,7 +41,8 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Asserts that an end that will receive no more packets reports this at most once and then stays silent.
+/// Asserts that an end that will receive no more packets reports this at most once and then stays
+/// silent.
 pub(super) fn reports_end_once(end: &mut End) {
     let mut batch = Batch::with_capacity(BATCH);
     assert_eq!(end.rx(&mut batch, BATCH), 0, "packets after the end");

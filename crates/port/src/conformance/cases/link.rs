@@ -90,12 +90,14 @@ pub fn a_changed_mtu_cuts_no_packet(rig: &mut Rig) -> Ran {
         let fits = bench.longest().min(mtu + 14).min(1514);
         let lengths = [60, fits / 2, fits].map(|len| len.max(bench.limits.shortest_bytes));
         bench.exchange(&of_lengths(flow, lengths));
-        // The port or the device may drop each of these packets; `Arrivals` detects one that was cut.
+        // The port or the device may drop each of these packets; `Arrivals` detects one that was
+        // cut.
         let packets = of_lengths(flow + 1, [mtu + 14, mtu + 15, mtu + 400, 9014]);
         let mut arrivals = bench.arrivals(&packets);
         let batch = bench.batch(&packets);
         bench.send(batch, &mut arrivals);
-        // This packet is sent last and arrives last, whether the others were sent before or after the change.
+        // This packet is sent last and arrives last, whether the others were sent before or after
+        // the change.
         let last = of_lengths(flow + 100, [60.max(bench.limits.shortest_bytes)]);
         arrivals.expect(&last);
         let batch = bench.batch(&last);

@@ -55,7 +55,8 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
         let receiver = bench.receiver();
         assert!(receiver.wait(Want::Frames, patience), "{}", arrivals.missing());
         let hoard = receiver.hoard(frames);
-        // Hold packets that arrive nevertheless, in frames that the device had: no frame is free again.
+        // Hold packets that arrive nevertheless, in frames that the device had: no frame is free
+        // again.
         let mut held = Batch::with_capacity(packets.len() + BATCH);
         let mut slept = false;
         for _ in 0..TRIES {
@@ -173,7 +174,8 @@ pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
             bench.collect(&mut arrivals, taken);
         }
         let patience = bench.patience();
-        // In a loop this end is also the receiver, and receiving did not show whether there is room.
+        // In a loop this end is also the receiver, and receiving did not show whether there is
+        // room.
         let woken = bench.sender().readable(patience);
         assert!(woken, "the other end has read everything, and the sender sleeps on");
         let before = rest.len();

@@ -51,8 +51,8 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
             if arrivals.came() == packets.len() {
                 break;
             }
-            // A device that delivers by blocks may have delivered only a part: then the other packets
-            // arrive later, which is a change that the descriptor reports.
+            // A device that delivers by blocks may have delivered only a part: then the other
+            // packets arrive later, which is a change that the descriptor reports.
             let comes =
                 |receiver: &End| !receiver.readable(Duration::ZERO) && receiver.readable(patience);
             let is_reported = !receiver.arm(Want::Frames) || comes(receiver);

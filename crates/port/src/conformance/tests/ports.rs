@@ -225,9 +225,9 @@ mod generic_xdp_and_packet_sockets {
     crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,mode=generic,ring=256", "packet:v1"));
 }
 
-/// Runs a case on two cards that a cable connects and whose driver has zero-copy: `LINERATE_TEST_CARDS=eth0,eth1`.
-/// Without the variable it runs nothing and prints no note, because most machines have no such cards
-/// (docs/qemu.md).
+/// Runs a case on two cards that a cable connects and whose driver has zero-copy:
+/// `LINERATE_TEST_CARDS=eth0,eth1`. Without the variable it runs nothing and prints no note,
+/// because most machines have no such cards (docs/qemu.md).
 fn on_cards(case: Case) {
     let Ok(cards) = std::env::var("LINERATE_TEST_CARDS") else { return };
     let (near, far) = cards.split_once(',').unwrap();
@@ -243,8 +243,8 @@ fn on_cards(case: Case) {
         }
         Ok(ends)
     });
-    // An igb pads shorter packets, and cuts packets longer than 1 KiB with frames of 2048: the cards have an MTU of
-    // 1000.
+    // An igb pads shorter packets, and cuts packets longer than 1 KiB with frames of 2048: the
+    // cards have an MTU of 1000.
     case.on(rig.shortest(60).longest(1014).drops_unread().ring_frames(2048));
 }
 

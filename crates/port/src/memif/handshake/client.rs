@@ -21,8 +21,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns what a client with these options shares, if its server allows it: one region for rings and buffers,
-    /// and one for its pool if the peer maps that.
+    /// Returns what a client with these options shares, if its server allows it: one region for
+    /// rings and buffers, and one for its pool if the peer maps that.
     pub fn wanted(config: &Config) -> Limits {
         let power = config.size.trailing_zeros() as u8;
         let regions = if config.sharing == Sharing::Nothing { 1 } else { 2 };

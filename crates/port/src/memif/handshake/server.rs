@@ -34,8 +34,8 @@ pub struct Server {
     from_client: Vec<(RingPlace, EventFd)>,
     to_client: Vec<(RingPlace, EventFd)>,
     rings: u16,
-    /// The regions after all of them have arrived. Rings keep them mapped; without rings they are unmapped
-    /// where this value is dropped.
+    /// The regions after all of them have arrived. Rings keep them mapped; without rings they are
+    /// unmapped where this value is dropped.
     mapped: Regions,
 }
 
@@ -213,7 +213,8 @@ fn admit(
     }
 }
 
-/// Returns the bytes of a secret, which a zero ends. VPP's client leaves bytes of earlier messages after the zero.
+/// Returns the bytes of a secret, which a zero ends. VPP's client leaves bytes of earlier messages
+/// after the zero.
 fn text_of(secret: &[u8; SECRET_BYTES]) -> &[u8] {
     let end = secret.iter().position(|byte| *byte == 0).unwrap_or(SECRET_BYTES);
     &secret[..end]
@@ -234,8 +235,9 @@ fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<Map
 /// This process's descriptors, each a link to its file.
 pub(super) const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Takes a ring's doorbell from `fds`, which must be an eventfd: writing a signal to another kind of file could block
-/// without end. Another file stays in `fds`, because closing it could block, too.
+/// Takes a ring's doorbell from `fds`, which must be an eventfd: writing a signal to another kind
+/// of file could block without end. Another file stays in `fds`, because closing it could block,
+/// too.
 pub(super) fn doorbell(fds: &mut Vec<OwnedFd>, descriptors: &str) -> Result<EventFd, Ending> {
     const NONE: Ending = Ending::Refused("a doorbell that is not an eventfd");
     let fd = fds.last().ok_or(NONE)?;

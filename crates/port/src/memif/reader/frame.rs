@@ -107,8 +107,8 @@ impl Frame<'_> {
 
     /// Converts the frame into one that can outlive the loop and be used on any thread.
     ///
-    /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks more than
-    ///         half of the ring: it is copied then.
+    /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks
+    ///         more than half of the ring: it is copied then.
     /// Cost:   two allocations.
     #[must_use]
     pub fn hold(self) -> Held {

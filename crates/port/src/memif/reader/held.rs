@@ -5,8 +5,8 @@
 //!   reader                 makes the copy ──► gives the slot back ──► producer may write it
 //! ```
 //!
-//! No lock: bytes that a producer wrote into a slot that was given back can only be read after the copy was
-//! made, so a thread that read them finds it, and takes its bytes from there.
+//! No lock: bytes that a producer wrote into a slot that was given back can only be read after the
+//! copy was made, so a thread that read them finds it, and takes its bytes from there.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -28,24 +28,24 @@ macro_rules! single_reads {
             self.array(at).map(u8::from_be_bytes)
         }
 
-        /// Returns the 16-bit number at `at`, in network byte order; `None` if it is not entirely in the
-        /// packet.
+        /// Returns the 16-bit number at `at`, in network byte order; `None` if it is not entirely
+        /// in the packet.
         #[inline]
         #[must_use]
         pub fn u16_be(&self, at: usize) -> Option<u16> {
             self.array(at).map(u16::from_be_bytes)
         }
 
-        /// Returns the 32-bit number at `at`, in network byte order; `None` if it is not entirely in the
-        /// packet.
+        /// Returns the 32-bit number at `at`, in network byte order; `None` if it is not entirely
+        /// in the packet.
         #[inline]
         #[must_use]
         pub fn u32_be(&self, at: usize) -> Option<u32> {
             self.array(at).map(u32::from_be_bytes)
         }
 
-        /// Returns the 64-bit number at `at`, in network byte order; `None` if it is not entirely in the
-        /// packet.
+        /// Returns the 64-bit number at `at`, in network byte order; `None` if it is not entirely
+        /// in the packet.
         #[inline]
         #[must_use]
         pub fn u64_be(&self, at: usize) -> Option<u64> {
@@ -64,10 +64,11 @@ pub(super) use single_reads;
 /// A held packet. Its bytes are in the producer's memory until it is dropped, or in a copy if it is
 /// held for too long.
 ///
-/// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory mapped.
+/// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory
+/// mapped.
 ///
-/// Cost: after the producer has disconnected, the drop of its last held packet unmaps its memory, on the thread that
-/// drops it.
+/// Cost: after the producer has disconnected, the drop of its last held packet unmaps its memory,
+/// on the thread that drops it.
 pub struct Held {
     hold: Arc<Hold>,
 }

@@ -1,4 +1,4 @@
-//! Tests of a reader with two producers: our own client port, and a client that a test controls step by step.
+//! Tests of a reader with two producers: our own client port, and a client that a test controls.
 
 use std::sync::atomic::AtomicU32;
 
@@ -154,7 +154,8 @@ impl Puppet {
         Puppet { _socket: socket, memory, ring: ClientRing::new(shared), bell }
     }
 
-    /// Writes a packet's part into the buffer of the `i`-th free slot, and describes it in the slot.
+    /// Writes a packet's part into the buffer of the `i`-th free slot, and describes it in the
+    /// slot.
     fn write(&self, i: u16, part: &[u8], flags: u16) {
         let slot = self.ring.free_slot(i);
         let offset = BUFFERS_AT + slot * BUFFER_BYTES;
@@ -182,7 +183,8 @@ impl Puppet {
         self.post(1);
     }
 
-    /// Takes back the slots that the reader has given back since the last call, and returns their number.
+    /// Takes back the slots that the reader has given back since the last call, and returns their
+    /// number.
     fn back(&mut self) -> u16 {
         let n = self.ring.poll().unwrap();
         self.ring.take_back(n);

@@ -5,8 +5,8 @@
 //!     └── moves over what is back, in order; over what is held once that is copied
 //! ```
 //!
-//! A frame that is lent is borrowed from the reader: with the reader's next call that changes it, none
-//! is left, whether it was dropped or forgotten. So only what is held can block the tail.
+//! A frame that is lent is borrowed from the reader: with the reader's next call that changes it,
+//! none is left, whether it was dropped or forgotten. So only what is held can block the tail.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -114,7 +114,8 @@ impl Window {
     pub fn look(&mut self) -> Checked<bool> {
         let state = self.state.get_mut();
         state.posted = state.ring.poll()?;
-        // While the end of a frame is missing, do not read its parts again before more slots are posted.
+        // While the end of a frame is missing, do not read its parts again before more slots are
+        // posted.
         Ok(state.posted > state.taken && state.torn != Some(state.ring.at(state.posted)))
     }
 
@@ -261,7 +262,8 @@ impl Window {
     }
 
     fn piece(&self, slot: u16) -> &Cell<Piece> {
-        // The mask keeps the index in range: `pieces` is as long as the ring, which is a power of two.
+        // The mask keeps the index in range: `pieces` is as long as the ring, which is a power of
+        // two.
         &self.pieces[usize::from(slot) & (self.pieces.len() - 1)]
     }
 }

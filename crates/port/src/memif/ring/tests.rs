@@ -104,7 +104,8 @@ fn server_takes_exactly_the_indices_that_are_possible() {
                 (server.tail, server.seen) = (tail, tail.wrapping_add(known));
                 let head = tail.wrapping_add(posted);
                 client.shared.half(HEAD_AT).store(head, Ordering::Relaxed);
-                // A valid index takes back no posted descriptor, and posts no more than the ring holds.
+                // A valid index takes back no posted descriptor, and posts no more than the ring
+                // holds.
                 let expected = if (known..=len).contains(&posted) { Ok(posted) } else { Err(()) };
                 assert_eq!(server.poll().map_err(drop), expected, "{tail} {known} {posted}");
                 assert_eq!(server.known(), expected.unwrap_or(known));

@@ -1,6 +1,6 @@
-//! A server, a client and a reader, each in a process with limited memory, with hostile peers whose memory it
-//! maps in order to make the kernel kill it: the process survives, and serves an honest peer afterwards.
-//! Its worker waits in none of its turns.
+//! A server, a client and a reader, each in a process with limited memory, with hostile peers whose
+//! memory it maps in order to make the kernel kill it: the process survives, and serves an honest
+//! peer afterwards. Its worker waits in none of its turns.
 //!
 //! `LINERATE_TEST_HOSTILE=1000` has so many peers come instead of 12.
 
@@ -27,8 +27,8 @@ use crate::memif::channel::Channel;
 use crate::port::Port;
 use crate::queue::{Queue, Want};
 
-/// Environment variable that marks this process as the one in the cgroup; its value has the folder and
-/// the port's text.
+/// Environment variable that marks this process as the one in the cgroup; its value has the folder
+/// and the port's text.
 const VICTIM: &str = "LINERATE_TEST_MEMIF_CGROUP";
 const LIMIT: u64 = 96 << 20;
 /// The limit of a client's memory; the next constant has the bytes of it that are holes.
@@ -39,7 +39,8 @@ pub const RING: u64 = 1 << POWER;
 /// Longest sleep of the process in the cgroup.
 const SLEEP: Duration = Duration::from_millis(1);
 
-/// Returns true if this process may not make a cgroup, or there is none of this version. Panics at another failure.
+/// Returns true if this process may not make a cgroup, or there is none of this version. Panics at
+/// another failure.
 fn may_not(done: io::Result<()>) -> bool {
     use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
     match done {
@@ -55,7 +56,8 @@ fn may_not(done: io::Result<()>) -> bool {
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a cgroup with the limit; returns `None`, with a note on stderr, if this process may not do so.
+    /// Creates a cgroup with the limit; returns `None`, with a note on stderr, if this process may
+    /// not do so.
     fn new() -> Option<Group> {
         let own = format!("linerate-test{}", name().replace('@', "-"));
         let roots =
@@ -92,7 +94,8 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Starts the test of this name again in a cgroup, as the process that opens the ports of `text`.
+    /// Starts the test of this name again in a cgroup, as the process that opens the ports of
+    /// `text`.
     pub fn start(test: &str, text: &str) -> Option<Victim> {
         let group = Group::new()?;
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -182,8 +185,8 @@ fn hostile() -> u64 {
     number.ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
 
-/// Connects with a file of this length as the only region; its first 64 KiB have a ring in each direction. Returns
-/// `None` if the server ends the connection.
+/// Connects with a file of this length as the only region; its first 64 KiB have a ring in each
+/// direction. Returns `None` if the server ends the connection.
 pub fn connect_with(channel: &Channel, file: &OwnedFd, bytes: u64) -> Option<()> {
     let tell = |message, fd: Option<_>| {
         channel.send(&message, fd).ok()?;
@@ -200,8 +203,8 @@ pub fn connect_with(channel: &Channel, file: &OwnedFd, bytes: u64) -> Option<()>
     tell(Message::Connect, None).map(drop)
 }
 
-/// Makes a server read a packet from every page of a sparse file, as far as the server allows; `punches` removes
-/// the pages again. Returns `None` if the server ends the connection before.
+/// Makes a server read a packet from every page of a sparse file, as far as the server allows;
+/// `punches` removes the pages again. Returns `None` if the server ends the connection before.
 fn send_holes(channel: &Channel, punches: bool) -> Option<()> {
     let file = rustix::fs::memfd_create("holes", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, HOLES).unwrap();

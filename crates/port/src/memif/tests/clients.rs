@@ -177,7 +177,8 @@ fn sender_without_a_frame_for_a_copy_sleeps_until_one_is_free() {
     settled(&private);
 }
 
-/// Checks a receiver whose peer has filled every frame, so that nothing that the peer does can wake it.
+/// Checks a receiver whose peer has filled every frame, so that nothing that the peer does can wake
+/// it.
 #[test]
 fn receiver_without_posted_frames_does_not_sleep_past_its_next_attempt() {
     let (name, pool) = (name(), exported());
@@ -193,8 +194,8 @@ fn receiver_without_posted_frames_does_not_sleep_past_its_next_attempt() {
     rings[1].set_tail(64);
     assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 64);
     assert_eq!((rings[1].head(), queue.counters().rx_nombuf), (64, 1));
-    // The program works for longer than the time to the next attempt, finds no frame, works again, and frees the
-    // packets then.
+    // The program works for longer than the time to the next attempt, finds no frame, works again,
+    // and frees the packets then.
     std::thread::sleep(2 * RETRY);
     let _ = queue.arm(Want::Frames);
     assert_eq!(queue.rx(&mut mem, &mut hoard, 64).packets, 0);
@@ -273,7 +274,8 @@ fn closing_one_queue_ends_the_connection_before_its_frames_come_home() {
         assert_eq!(port.queues[1].xmit(&mut mem, &mut batch).packets, 4);
         assert_eq!(lent(&pool), Some(if sharing == "yes" { 128 } else { 0 }));
         drop(port.queues.remove(1));
-        // No turn of the other queue, and no wait: the connection has ended when the queue is closed.
+        // No turn of the other queue, and no wait: the connection has ended when the queue is
+        // closed.
         let said = server.socket.recv(&mut Vec::new());
         assert_eq!(said, Ok(Some(Message::Disconnect("a queue was closed".into()))));
         until_up(false, &mut port, &mut mem);
@@ -299,7 +301,8 @@ fn server_that_maps_one_region_is_told_the_reason() {
     assert_eq!(why.as_deref(), Some("the server maps one region only: use zerocopy=no"));
 }
 
-/// Checks queues that are closed and not dropped, as those of a stopped engine that are read for the report.
+/// Checks queues that are closed and not dropped, as those of a stopped engine that are read for
+/// the report.
 #[test]
 fn client_whose_queues_are_all_closed_connects_no_more() {
     let (name, pool) = (name(), Pool::builder().frames(512).trust(Trust::Exported).build());

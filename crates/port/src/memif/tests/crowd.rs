@@ -1,4 +1,5 @@
-//! The rate of an honest client beside a hundred hostile ones, which act at the same time and all the time.
+//! The rate of an honest client beside a hundred hostile ones, which act at the same time and all
+//! the time.
 //!
 //! ```text
 //!                           this process                   a process in a cgroup, one worker
@@ -8,9 +9,9 @@
 //!   10 hostile clients that are admitted, and then act ───► port 1
 //! ```
 //!
-//! All of them share the CPUs, so the hostile clients take CPU time from the honest one even if they cost its server
-//! nothing. For comparison they also act on another process with the same ports. The difference of the two
-//! rates is what the server loses.
+//! All of them share the CPUs, so the hostile clients take CPU time from the honest one even if
+//! they cost its server nothing. For comparison they also act on another process with the same
+//! ports. The difference of the two rates is what the server loses.
 //!
 //! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::crowd`
 
@@ -31,7 +32,8 @@ const ROUNDS: usize = 21;
 /// Short, because which CPUs two programs get changes over seconds.
 const WINDOW: Duration = Duration::from_millis(300);
 /// Smallest acceptable rate beside hostile clients, as a share of the rate alone and of the rate
-/// while they act on another process. A worker that does some work for each connection is far below.
+/// while they act on another process. A worker that does some work for each connection is far
+/// below.
 const FLOORS: [f64; 2] = [0.4, 0.6];
 
 /// The ports of a server in a process of its own.
@@ -77,8 +79,8 @@ const THE_END: usize = 3;
 impl Crowd {
     /// Runs client `number` until the end.
     fn run(&self, number: u64, servers: [&[String; 2]; 2]) {
-        // The clients get less weight than the honest pair: otherwise a hundred threads would leave it a fiftieth
-        // of the CPUs, whatever the server does.
+        // The clients get less weight than the honest pair: otherwise a hundred threads would leave
+        // it a fiftieth of the CPUs, whatever the server does.
         rustix::process::setpriority_process(None, 19).unwrap();
         let (mut random, mut i) = (Random(number + 1), number / 10);
         loop {
@@ -126,7 +128,8 @@ impl Crowd {
         let Some(channel) = channel else { return };
         self.admitted.fetch_add(u64::from(number % 10 < 5), Ordering::Relaxed);
         be_hostile(&channel, i, random);
-        // After all that a client sends, or if it is silent, it stays until the server ends the connection.
+        // After all that a client sends, or if it is silent, it stays until the server ends the
+        // connection.
         while self.target.load(Ordering::Acquire) == target && channel.recv(&mut Vec::new()).is_ok()
         {
             let _ = poll_readable(&[channel.as_fd()], Some(Duration::from_millis(20)));
@@ -143,8 +146,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// CPU time: of the honest client, its server's worker, its server's other threads, and the hostile clients;
-/// then the number of packets and of attempts to connect.
+/// CPU time: of the honest client, its server's worker, its server's other threads, and the hostile
+/// clients; then the number of packets and of attempts to connect.
 type Counts = [f64; 6];
 
 /// Returns the CPU time of the threads of a process, in seconds: of those of memif, and of the
@@ -165,8 +168,8 @@ fn seconds(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Exchanges packets with the server for a window of time while the crowd acts on `target`; returns the counts
-/// of that time.
+/// Exchanges packets with the server for a window of time while the crowd acts on `target`; returns
+/// the counts of that time.
 fn window(server: &mut Server, crowd: &Crowd, target: usize) -> Counts {
     crowd.turn_to(target);
     let counts = |packets: u64| -> Counts {
@@ -214,8 +217,8 @@ fn report(what: &str, windows: &[Counts]) -> Vec<f64> {
     windows.iter().map(|window| window[4]).collect()
 }
 
-/// Reports the rate of an honest client with 100 hostile ones, as a share of its rate alone and of its rate while
-/// they act on another process.
+/// Reports the rate of an honest client with 100 hostile ones, as a share of its rate alone and of
+/// its rate while they act on another process.
 #[test]
 #[ignore = "a campaign of a minute, which reports a rate"]
 fn rate_of_an_honest_client_beside_a_hundred_hostile_ones() {

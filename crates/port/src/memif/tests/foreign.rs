@@ -1,4 +1,5 @@
-//! Peers that keep to the protocol in the ways of other implementations: VPP, libmemif and DPDK's driver.
+//! Peers that keep to the protocol in the ways of other implementations: VPP, libmemif and DPDK's
+//! driver.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! A client that sends files of a file system which it serves itself: their close waits for as long as it likes.
+//! A client that sends files of a file system which it serves itself: their close waits for as long
+//! as it likes.
 //!
-//! The file system is served by a process of its own. When that process ends, in whatever way, the kernel ends every
-//! wait for it.
+//! The file system is served by a process of its own. When that process ends, in whatever way, the
+//! kernel ends every wait for it.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -35,14 +36,15 @@ struct Stuck {
 }
 
 impl Stuck {
-    /// Starts the process that serves the file system; returns `None`, with a note on stderr, if it cannot.
+    /// Starts the process that serves the file system; returns `None`, with a note on stderr, if it
+    /// cannot.
     fn new() -> Option<Stuck> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", TEST]).env(SERVER, "1");
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        // SAFETY: prctl makes a system call and allocates nothing. The process ends with this thread, which may
-        // be killed while it waits for a close.
+        // SAFETY: prctl makes a system call and allocates nothing. The process ends with this
+        // thread, which may be killed while it waits for a close.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -71,7 +73,8 @@ impl Stuck {
         }
     }
 
-    /// Offers the file as a region, or as a doorbell, as a client that was admitted; returns false if it was not.
+    /// Offers the file as a region, or as a doorbell, as a client that was admitted; returns false
+    /// if it was not.
     fn send(&self, name: &str, is_bell: bool) -> bool {
         let Ok(socket) = Seqpacket::connect(Path::new(name)) else { return false };
         let channel = Channel(socket);
@@ -216,7 +219,8 @@ fn files_of_a_client_whose_close_waits_starve_no_other_user() {
     let Some(stuck) = Stuck::new() else { return };
     let (name, pool) = (name(), pool());
     let worker = Worker::of_port(&format!("memif:{name},role=server,peer=any"), &pool);
-    // More clients than there are places for objects that wait. Before Linux 6.16 the socket of each takes one.
+    // More clients than there are places for objects that wait. Before Linux 6.16 the socket of
+    // each takes one.
     let refusals = if kernel::version() >= Some((6, 16)) { 200 } else { 20 };
     let flood = || {
         let (mut sent, mut refused) = (0, 0);

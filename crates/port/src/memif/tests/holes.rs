@@ -6,8 +6,8 @@
 //!   worker: reads each packet ─── page fault ─────────────────────┘
 //! ```
 //!
-//! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::holes` prints a line for each length of
-//! the region.
+//! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::holes` prints a line
+//! for each length of the region.
 
 use std::sync::atomic::{AtomicBool, AtomicU16};
 
@@ -40,7 +40,8 @@ fn client_that_removes_its_pages_delays_a_worker_no_longer_than_the_call_takes()
     }
 }
 
-/// Offers packets in a region of this length, and removes its pages meanwhile; returns the time of the longest removal.
+/// Offers packets in a region of this length, and removes its pages meanwhile; returns the time of
+/// the longest removal.
 fn remove_pages_under(name: &str, bytes: u64) -> Duration {
     let file = rustix::fs::memfd_create("removed", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, bytes).unwrap();

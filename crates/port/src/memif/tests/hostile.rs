@@ -1,5 +1,5 @@
-//! Peers that die, are silent, flood, or send forbidden messages: the port listens or connects again, and
-//! serves the next peer.
+//! Peers that die, are silent, flood, or send forbidden messages: the port listens or connects
+//! again, and serves the next peer.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -71,7 +71,8 @@ fn serves(name: &str, pool: &Pool, mut port: Opened) {
     settled(pool);
 }
 
-/// Asserts that a port that connects to `name` still connects to a server that keeps to the protocol.
+/// Asserts that a port that connects to `name` still connects to a server that keeps to the
+/// protocol.
 fn dials(name: &str, pool: &Pool, mut port: Opened) {
     let mut good = open(&format!("memif:{name},role=server"), pool);
     meet(pool, &mut [&mut good, &mut port]);
@@ -291,7 +292,8 @@ pub fn sealed(bytes: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the server's refusal, if any, of a client that sends these files as its region and its doorbell.
+/// Returns the server's refusal, if any, of a client that sends these files as its region and its
+/// doorbell.
 fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server{trust}"), &pool);

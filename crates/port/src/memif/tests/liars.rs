@@ -32,7 +32,8 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
     received
 }
 
-/// Checks that the port has sent the peer the reason and has counted the violation; returns the reason.
+/// Checks that the port has sent the peer the reason and has counted the violation; returns the
+/// reason.
 fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     let why = refused(socket, port, &mut pool.local()).expect("a reason");
@@ -167,7 +168,8 @@ fn a_chain_that_is_longer_than_a_packet_is_a_lie_in_our_frames_too() {
     }
 }
 
-/// Empty packets are dropped, and the receiver's turn must end after as many of them as it may receive.
+/// Empty packets are dropped, and the receiver's turn must end after as many of them as it may
+/// receive.
 #[test]
 fn empty_packets_count_against_the_budget_of_a_turn() {
     for role in ["server", "yes", "no"] {
@@ -283,7 +285,8 @@ fn too_little_room_lets_the_sender_sleep() {
     settled(&pool);
 }
 
-/// Checks that a packet that needs more buffers than a client ever posts is dropped, and the packets after it sent.
+/// Checks that a packet that needs more buffers than a client ever posts is dropped, and the
+/// packets after it sent.
 #[test]
 fn packet_longer_than_all_posted_buffers_is_dropped() {
     let (name, pool) = (name(), pool(Trust::Private));
@@ -306,7 +309,8 @@ fn packet_longer_than_all_posted_buffers_is_dropped() {
     settled(&pool);
 }
 
-/// Checks that a packet is dropped if it needs more buffers than the client has posted again for a second.
+/// Checks that a packet is dropped if it needs more buffers than the client has posted again for a
+/// second.
 #[test]
 fn packet_that_waits_for_buffers_which_do_not_come_is_dropped() {
     let (name, pool) = (name(), pool(Trust::Private));

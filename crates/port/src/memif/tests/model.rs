@@ -140,7 +140,8 @@ impl Pair {
         (self.sent, self.received) = ([0; 2], [0; 2]);
     }
 
-    /// Waits until all packets in flight have arrived, and checks that every frame is back in the pool.
+    /// Waits until all packets in flight have arrived, and checks that every frame is back in the
+    /// pool.
     fn end(mut self) {
         self.taken.clear();
         let start = Instant::now();

@@ -1,7 +1,8 @@
-//! Hostile peers: whatever they send, keep or leave out, a worker waits in none of its turns, and a peer that
-//! keeps to the protocol is served within a second.
+//! Hostile peers: whatever they send, keep or leave out, a worker waits in none of its turns, and a
+//! peer that keeps to the protocol is served within a second.
 //!
-//! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000, and `--nocapture` shows how many.
+//! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000, and
+//! `--nocapture` shows how many.
 
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,8 +31,8 @@ use crate::queue::{Queue, Want};
 
 /// Longest wait of these tests.
 pub const LONG: Duration = Duration::from_secs(20);
-/// Time in which a campaign, which has the machine for itself, requires that an honest peer is served; other runs report
-/// the time.
+/// Time in which a campaign, which has the machine for itself, requires that an honest peer is
+/// served; other runs report the time.
 const SERVED: Duration = Duration::from_secs(1);
 /// The variables of a campaign.
 const CAMPAIGN: [&str; 2] = ["LINERATE_TEST_HOSTILE", "LINERATE_TEST_MESSAGES"];
@@ -176,8 +177,8 @@ pub fn next(channel: &Channel) -> Option<Message> {
     panic!("nothing is said");
 }
 
-/// Returns a client that has presented the secret. On a busy machine several attempts may be needed, because
-/// the server allows 100 ms for each.
+/// Returns a client that has presented the secret. On a busy machine several attempts may be
+/// needed, because the server allows 100 ms for each.
 pub fn admitted(name: &str, secret: &str) -> Option<Channel> {
     let start = Instant::now();
     admitted_while(name, secret, || start.elapsed() < LONG)
@@ -278,7 +279,8 @@ fn lingering_socket_of_a_server_holds_up_no_client() {
             Ok(()) => sent += 1,
             // The kernel refuses this since Linux 6.16.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => sent += 1,
-            // A client waits two seconds for the handshake; a busy machine can take as long for `lingering`.
+            // A client waits two seconds for the handshake; a busy machine can take as long for
+            // `lingering`.
             Err(_) => {}
         }
     }
@@ -291,8 +293,8 @@ fn lingering_socket_of_a_server_holds_up_no_client() {
     worker.end();
 }
 
-/// Sends sparse files with 128 TiB of mappings in total, and one file with little memory and much address
-/// space.
+/// Sends sparse files with 128 TiB of mappings in total, and one file with little memory and much
+/// address space.
 #[test]
 fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     let (name, pool) = (name(), pool());

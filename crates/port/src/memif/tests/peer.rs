@@ -241,7 +241,8 @@ impl Server {
         server
     }
 
-    /// Accepts the port, and sends the first `steps` messages of the handshake, which begins with `hello`.
+    /// Accepts the port, and sends the first `steps` messages of the handshake, which begins with
+    /// `hello`.
     pub fn with_hello(
         hello: Message,
         listener: &Listener,

@@ -84,8 +84,8 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            // Join: the scope waits for the threads' closures, but not until their caches of frames are
-            // empty.
+            // Join: the scope waits for the threads' closures, but not until their caches of frames
+            // are empty.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert!(client.ended.load(Ordering::Relaxed) >= CONNECTIONS);
@@ -117,8 +117,8 @@ fn until_home(pool: &Pool) {
     }
 }
 
-/// Checks a control thread that cannot work while queues are closed. It has a namespace of its own, so that it is not
-/// that of other tests.
+/// Checks a control thread that cannot work while queues are closed. It has a namespace of its own,
+/// so that it is not that of other tests.
 #[test]
 fn close_waits_for_a_late_control_thread_no_longer_than_its_caller_lets_it() {
     in_netns(|| {
@@ -176,8 +176,8 @@ fn is_readable(fd: impl AsFd) -> bool {
     linerate_sys::wait::poll_readable(&[fd.as_fd()], Some(Duration::ZERO)).unwrap()
 }
 
-/// Returns the number of sockets of `n` clients without the secret that wait for closing threads: none from Linux 6.16
-/// on, where these sockets take no descriptors.
+/// Returns the number of sockets of `n` clients without the secret that wait for closing threads:
+/// none from Linux 6.16 on, where these sockets take no descriptors.
 fn waiting(client: &Seqpacket, n: usize) -> usize {
     if client.refuses_descriptors() { 0 } else { n }
 }
@@ -266,8 +266,8 @@ fn connector_is_not_woken_by_a_socket_that_waits_for_its_close() {
     assert!(!is_woken || start.elapsed() >= Duration::from_millis(100));
 }
 
-/// Checks a client whose server's user has as many objects that wait as a user may have. Other users have objects,
-/// too, so that two places are left.
+/// Checks a client whose server's user has as many objects that wait as a user may have. Other
+/// users have objects, too, so that two places are left.
 #[test]
 fn attempts_to_connect_to_a_refused_server_take_no_places_of_others() {
     const ATTEMPTS: usize = 3;
@@ -303,7 +303,8 @@ fn attempts_to_connect_to_a_refused_server_take_no_places_of_others() {
     drop(blocked);
 }
 
-/// Checks that the objects of a closed port's clients wait for the threads that their user may have.
+/// Checks that the objects of a closed port's clients wait for the threads that their user may
+/// have.
 #[test]
 fn client_of_a_closed_port_knows_it_before_its_socket_is_closed() {
     let config = format!("memif:{},role=server", name());
@@ -368,7 +369,8 @@ fn endpoint_wakes_by_itself_while_its_doorbell_is_not_watched() {
     assert!(!is_readable(&end));
 }
 
-/// Checks a poller that is told of changes only: the bell of this one has rung, and does not wake it again.
+/// Checks a poller that is told of changes only: the bell of this one has rung, and does not wake
+/// it again.
 #[test]
 fn queue_that_could_not_follow_its_connection_does_not_sleep() {
     let pool = Pool::builder().frames(256).trust(Trust::Exported).build().unwrap();
@@ -380,7 +382,8 @@ fn queue_that_could_not_follow_its_connection_does_not_sleep() {
     assert!(!queues[0].arm(Want::Frames), "the change is reported");
 }
 
-/// Checks queues of one connection that are closed one after the other, or at once by several workers.
+/// Checks queues of one connection that are closed one after the other, or at once by several
+/// workers.
 #[test]
 fn queues_that_end_one_connection_wait_for_it_until_one_time() {
     let config = Config::of_reader(&crate::parse(&format!("memif:{}", name())).unwrap()).unwrap();

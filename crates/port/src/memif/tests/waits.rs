@@ -1,16 +1,19 @@
-//! A counter of the times that a worker gave up its CPU in a turn, in order to wait, and the time of its longest turn.
+//! A counter of the times that a worker gave up its CPU in a turn, in order to wait, and the time
+//! of its longest turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::doctor::kernel;
 
-/// The first kernel in which a page fault on a mapped file takes the lock of its mapping only. Before, it takes the
-/// lock of the address space, and waits while another thread of the process maps or unmaps.
+/// The first kernel in which a page fault on a mapped file takes the lock of its mapping only.
+/// Before, it takes the lock of the address space, and waits while another thread of the process
+/// maps or unmaps.
 const FAULTS_ARE_FREE: (u32, u32) = (6, 7);
 
-/// Returns the number of times that this thread has waited so far, for a lock, a peer, a device or a time, and the
-/// number of its page faults. A thread that loses its CPU to another one does not wait.
+/// Returns the number of times that this thread has waited so far, for a lock, a peer, a device or
+/// a time, and the number of its page faults. A thread that loses its CPU to another one does not
+/// wait.
 fn waits_and_faults() -> (u64, u64) {
     // SAFETY: the structure has integers only, for which zero is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -24,7 +27,8 @@ fn waits_and_faults() -> (u64, u64) {
 pub struct Turns {
     taken: AtomicU64,
     waits: AtomicU64,
-    /// Time of the longest turn. It is reported and not checked, because other programs may have had the CPU.
+    /// Time of the longest turn. It is reported and not checked, because other programs may have
+    /// had the CPU.
     longest_ns: AtomicU64,
     /// True if each page fault may be a wait, which does not count then.
     faults_wait: bool,

@@ -1,4 +1,5 @@
-//! Tests of the moderator with simulated devices: streams, bursts, and peers that wait for an answer.
+//! Tests of the moderator with simulated devices: streams, bursts, and peers that wait for an
+//! answer.
 
 use super::super::moderated::poor_use;
 use super::*;
@@ -50,8 +51,8 @@ impl Seen {
     }
 }
 
-/// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is late by
-/// `late`, a poll takes 1 µs.
+/// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is late
+/// by `late`, a poll takes 1 µs.
 fn simulate(m: &mut Moderator, load: Load, time: Duration, late: Duration) -> Seen {
     simulate_at(Cost::default(), m, load, time, late)
 }
@@ -161,7 +162,8 @@ fn a_stream_is_held_as_long_as_the_goal_allows_whatever_its_arrivals() {
             let mut m = Moderator::new(Moderation::default(), true);
             m.set_ring_len(Some(1024));
             let mut seen = simulate(&mut m, load, SECOND, us(5));
-            // A tenth is for packets that arrive singly while the rate is measured, and for the first probes.
+            // A tenth is for packets that arrive singly while the rate is measured, and for the
+            // first probes.
             assert!(seen.each() > 0.85 * least, "{gap} us: {} an irq: {}", seen.each(), seen.line);
             assert!(seen.delay(99) <= us(265), "{gap} us: {:?}: {}", seen.delay(99), seen.line);
             assert!(seen.line.contains("holding 2"), "{}", seen.line);
@@ -224,8 +226,8 @@ fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     assert!(seen.delay(99) <= us(275), "{:?}: {}", seen.delay(99), seen.line);
     let hold = m.moderated().hold.unwrap();
     assert!((us(199)..us(226)).contains(&hold), "less the slack of 50: {hold:?}");
-    // A thread that requested punctual timers gets the CPU as late after a device's wake-up: holding does not
-    // add to this.
+    // A thread that requested punctual timers gets the CPU as late after a device's wake-up:
+    // holding does not add to this.
     let mut m = Moderator::new(Moderation::default(), true);
     m.set_ring_len(Some(1024));
     m.set_timer_slack(us(1));
@@ -320,7 +322,8 @@ fn a_ring_bounds_every_hold_at_the_rate_of_the_moment() {
 
 #[test]
 fn a_goal_of_cpu_holds_just_long_enough() {
-    // 12 us a wake-up: of 20 %, 5 % are for 100,000 packets of 0.5 us, and the rest allows 12,500 wake-ups.
+    // 12 us a wake-up: of 20 %, 5 % are for 100,000 packets of 0.5 us, and the rest allows 12,500
+    // wake-ups.
     let mut m = Moderator::new("adaptive:cpu=20%".parse().unwrap(), true);
     m.set_ring_len(Some(1024));
     let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
@@ -372,7 +375,8 @@ fn the_hold_does_not_move_with_noise() {
 
 #[test]
 fn a_hold_that_is_not_slept_is_no_round_of_a_trial() {
-    // A peer that waits would fail a trial. Beside a busy queue its turns follow each other at once.
+    // A peer that waits would fail a trial. Beside a busy queue its turns follow each other at
+    // once.
     let turns = |forgets: bool| {
         let mut m = Moderator::new(Moderation::default(), true);
         let mut now = Instant::now();
@@ -400,7 +404,8 @@ fn a_hold_that_is_not_slept_is_no_round_of_a_trial() {
     assert!(forgotten.0.holds.count <= 1, "{forgotten:?}");
 }
 
-/// Polls every `every`, with the next of `found` packets each; returns the decision after each poll.
+/// Polls every `every`, with the next of `found` packets each; returns the decision after each
+/// poll.
 fn looks(m: &mut Moderator, start: Instant, every: Duration, found: &[usize]) -> Vec<Rest> {
     let look = |(i, &packets): (usize, &usize)| {
         m.received(packets, 0, BUDGET);
@@ -550,8 +555,8 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     let near = ["holding 22", "holding 23", "holding 24"].iter().any(|hold| line.contains(hold));
     // The holds of probes are a quarter as long.
     assert!(line.starts_with("12.") && near, "{line}");
-    // A port that always has packets is polled without end; a port that woke its worker once is not reported
-    // as too thin.
+    // A port that always has packets is polled without end; a port that woke its worker once is not
+    // reported as too thin.
     let line = |packets, irqs| m.moderated().over(packets, irqs);
     assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet woke a worker");
     assert_eq!(line(0, 7).to_string(), "no packets arrived");

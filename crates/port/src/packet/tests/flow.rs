@@ -42,7 +42,8 @@ fn datagrams(client: &Netns, port: u16) -> UdpSocket {
     socket
 }
 
-/// Returns the reply that the client gets: bytes, an error, or `None` if none arrives within `patience`.
+/// Returns the reply that the client gets: bytes, an error, or `None` if none arrives within
+/// `patience`.
 fn answer(socket: &UdpSocket, patience: Duration) -> Option<Result<Vec<u8>, ErrorKind>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut bytes = vec![0; 100];

@@ -61,8 +61,8 @@ fn a_reader_that_never_waits_notices_that_its_interface_was_deleted() {
     }
 }
 
-/// Asserts that a port of each kind has failed when its interface was moved to another network namespace and
-/// back, and the queue was used by `before` and `after`.
+/// Asserts that a port of each kind has failed when its interface was moved to another network
+/// namespace and back, and the queue was used by `before` and `after`.
 fn assert_move_is_noticed(before: fn(&mut Queue), after: fn(&mut Queue)) {
     for text in ["packet:v0", "packet:v0,retire=0", "packet:v0,queues=2"] {
         in_netns(move || {

@@ -32,7 +32,8 @@ fn every_queue_sends_and_none_receives_what_this_machine_sent() {
         let mut there = Seen::default();
         there.wait(std::slice::from_mut(&mut a), 4 * usize::from(FLOWS));
         there.assert_once(4);
-        // Only this round may arrive at `queues`: an earlier frame would be one that this machine sent.
+        // Only this round may arrive at `queues`: an earlier frame would be one that this machine
+        // sent.
         send(&mut a, &round(4), Offload::NONE);
         let mut here = Seen::default();
         here.wait(&mut queues, FLOWS.into());

@@ -25,8 +25,8 @@ fn superframes_wait_for_a_full_qdisc_and_none_is_lost() {
     });
 }
 
-/// Offers `frames` until the kernel has taken all of them, or they were dropped, for at most 3 s; returns
-/// false if the kernel drops such packets without telling.
+/// Offers `frames` until the kernel has taken all of them, or they were dropped, for at most 3 s;
+/// returns false if the kernel drops such packets without telling.
 fn offer(queue: &mut Queue, frames: &[Vec<u8>]) -> bool {
     let mut batch = Batch::with_capacity(8);
     for frame in frames {
@@ -96,7 +96,8 @@ fn segments_that_the_kernel_always_drops_do_not_hold_up_the_next_packet() {
     });
 }
 
-/// Returns a batch of a packet that the kernel always refuses, and one behind it that is tried after 1 s.
+/// Returns a batch of a packet that the kernel always refuses, and one behind it that is tried
+/// after 1 s.
 fn refused_and_short(queue: &mut Queue) -> Batch {
     let mut batch = Batch::with_capacity(2);
     for frame in [stamped(0, 1514), stamped(1, 60)] {
@@ -216,7 +217,8 @@ fn packets_that_the_kernel_always_drops_are_given_up_if_nothing_is_behind_them()
             }
             waits.push(start.elapsed());
         }
-        // The first one waits for long. On a busy machine a later one may, too, but not all of them.
+        // The first one waits for long. On a busy machine a later one may, too, but not all of
+        // them.
         let long = Duration::from_secs(2);
         assert!(waits[0] >= long && waits[1..].iter().any(|wait| *wait < long), "{waits:?}");
         assert_eq!(a.pool().ledger().dropped(DropReason::WRITE_FAILED), 5);

@@ -69,7 +69,8 @@ fn frames_wait_while_the_pool_has_none_and_none_is_lost() {
         let deadline = Instant::now() + LONG;
         while got.len() < frames.len() {
             assert!(Instant::now() < deadline, "{} came", got.len());
-            // Without a free frame the port asks again after a time, however often it is waited for.
+            // Without a free frame the port asks again after a time, however often it is waited
+            // for.
             b.rx(&mut kept);
             if kept.len() < 16 && got.len() + kept.len() < frames.len() {
                 b.wait(Some(LONG)).unwrap();

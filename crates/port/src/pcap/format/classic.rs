@@ -25,8 +25,8 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// Returns the byte order, and true if fractions are nanoseconds; `None` if `magic` is not of this
-    /// format.
+    /// Returns the byte order, and true if fractions are nanoseconds; `None` if `magic` is not of
+    /// this format.
     pub fn detect(magic: [u8; 4]) -> Option<(Order, bool)> {
         const MICROS: u32 = 0xa1b2_c3d4;
         const NANOS: u32 = 0xa1b2_3c4d;

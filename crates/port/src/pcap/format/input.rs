@@ -57,11 +57,13 @@ impl Order {
 pub struct Input<R> {
     inner: R,
     buf: Vec<u8>,
-    /// Position in the buffer at which reading resumes after the file had no more bytes for the moment.
+    /// Position in the buffer at which reading resumes after the file had no more bytes for the
+    /// moment.
     mark: usize,
     at: usize,
     end: usize,
-    /// True if the file has ended. A FIFO could have more bytes from another writer, which are not read.
+    /// True if the file has ended. A FIFO could have more bytes from another writer, which are not
+    /// read.
     ended: bool,
     /// Offset in the file of the first byte of the buffer.
     base: u64,
@@ -75,7 +77,8 @@ impl<R: Read> Input<R> {
         Input { inner, buf, mark: 0, at: 0, end: 0, ended: false, base: 0, start: 0 }
     }
 
-    /// Starts the next record or block, and returns its first `N` words; `None` at the end of the file.
+    /// Starts the next record or block, and returns its first `N` words; `None` at the end of the
+    /// file.
     pub fn start<const N: usize>(&mut self) -> Result<Option<[[u8; 4]; N]>, CaptureError> {
         self.mark = self.at;
         self.start = self.base + self.at as u64;
@@ -134,7 +137,8 @@ impl<R: Read> Input<R> {
         self.start
     }
 
-    /// Reads until the buffer has `len` more bytes or the file ends; returns the number of bytes it has.
+    /// Reads until the buffer has `len` more bytes or the file ends; returns the number of bytes it
+    /// has.
     fn have(&mut self, len: usize) -> Result<usize, CaptureError> {
         if self.at + len > self.buf.len() {
             self.make_room(len)?;
@@ -163,7 +167,8 @@ impl<R: Read> Input<R> {
         self.mark = 0;
         let want = self.at + len;
         if want > BLOCK_LEN_MAX {
-            // Callers check their own, tighter limits. This limit holds even if a caller forgets its check.
+            // Callers check their own, tighter limits. This limit holds even if a caller forgets
+            // its check.
             return Err(self.error(Fault::BlockLen(u32::try_from(want).unwrap_or(u32::MAX))));
         }
         if want > self.buf.len() {

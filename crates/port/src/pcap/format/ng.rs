@@ -57,8 +57,8 @@ struct Interface {
 }
 
 impl Interface {
-    /// Returns the range of a packet of `len` bytes that starts `at` bytes into a body with `room` bytes from
-    /// there on.
+    /// Returns the range of a packet of `len` bytes that starts `at` bytes into a body with `room`
+    /// bytes from there on.
     fn packet(&self, len: u32, at: usize, room: usize) -> Result<Range<usize>, Fault> {
         if len > self.packet_len_max {
             let max = self.packet_len_max.into();
@@ -205,7 +205,8 @@ impl Ng {
         Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
     }
 
-    /// Parses a simple packet block: a packet of interface 0 without a time, cut at the snapshot length.
+    /// Parses a simple packet block: a packet of interface 0 without a time, cut at the snapshot
+    /// length.
     fn simple(&self, body: &[u8]) -> Result<PacketRecord, Fault> {
         let ([orig_len], rest) = self.words(body)?;
         let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;

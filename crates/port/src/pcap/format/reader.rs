@@ -168,8 +168,8 @@ impl Format {
 pub struct Record<'a> {
     /// The interface that captured the packet, counted from 0 through all sections of the file.
     pub interface: u32,
-    /// Time of capture in nanoseconds since 1970; `None` in a pcapng simple packet block, which has no
-    /// time.
+    /// Time of capture in nanoseconds since 1970; `None` in a pcapng simple packet block, which has
+    /// no time.
     pub time_ns: Option<u64>,
     /// The packet's length on the wire, at least that of `data`.
     pub orig_len: u32,

@@ -129,7 +129,8 @@ impl<W: Write> Writer<W> {
             body.extend(orig_len.to_le_bytes());
             body.extend_from_slice(data);
             if let Some(flags) = flags {
-                // The header and the fields above consist of whole words, so only `data` needs padding.
+                // The header and the fields above consist of whole words, so only `data` needs
+                // padding.
                 let odd = data.len().next_multiple_of(4) - data.len();
                 body.resize(body.len() + odd, 0);
                 option(body, EPB_FLAGS, &flags.to_le_bytes());
@@ -147,14 +148,15 @@ impl<W: Write> Writer<W> {
         self.sink.flush().inspect_err(|_| self.broken = true)
     }
 
-    /// Discards the blocks that were not offered to the sink. Every later call fails, and dropping the
-    /// writer writes nothing.
+    /// Discards the blocks that were not offered to the sink. Every later call fails, and dropping
+    /// the writer writes nothing.
     pub(crate) fn give_up(&mut self) {
         self.pending.clear();
         self.broken = true;
     }
 
-    /// Returns the length of the file up to the end of the last block that the sink has accepted completely.
+    /// Returns the length of the file up to the end of the last block that the sink has accepted
+    /// completely.
     #[must_use]
     pub fn whole_len(&self) -> u64 {
         self.whole_len
@@ -256,8 +258,8 @@ const IF_NAME: u16 = 2;
 const EPB_FLAGS: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 
-/// Largest size that an enhanced packet block adds to its packet: 32 bytes, up to 3 of padding, and 12
-/// for flags.
+/// Largest size that an enhanced packet block adds to its packet: 32 bytes, up to 3 of padding, and
+/// 12 for flags.
 const PACKET_OVERHEAD_MAX: usize = 47;
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {

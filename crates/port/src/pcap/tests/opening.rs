@@ -19,8 +19,8 @@ use crate::doctor::{Findings, Level, worst};
 use crate::host::testing::Scratch;
 use crate::queue::{QueueOps, Want};
 
-/// Runs `test` on a thread without effective capabilities, so that the modes of files apply. It keeps
-/// the permitted ones, by which access(2) would grant what open(2) refuses.
+/// Runs `test` on a thread without effective capabilities, so that the modes of files apply. It
+/// keeps the permitted ones, by which access(2) would grant what open(2) refuses.
 fn unprivileged<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let of_no_privilege = || {

@@ -1,4 +1,5 @@
-//! The suite on two RDMA devices that reach each other: those of a machine, or two of Soft-RoCE on the ends of a veth.
+//! The suite on two RDMA devices that reach each other: those of a machine, or two of Soft-RoCE on
+//! the ends of a veth.
 
 use linerate_skb::{Code, Error};
 use linerate_sys::verbs::Device;

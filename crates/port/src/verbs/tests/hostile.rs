@@ -25,7 +25,8 @@ fn is_hung_up_on(mut stream: TcpStream) -> bool {
     }
 }
 
-/// Reads until the port hangs up; returns how many bytes came, and whether that took less than the time of a meeting.
+/// Reads until the port hangs up; returns how many bytes came, and whether that took less than the
+/// time of a meeting.
 fn heard(mut stream: TcpStream) -> (usize, bool) {
     let (mut bytes, start) = (Vec::new(), Instant::now());
     // A connection that is reset has ended as well.
@@ -260,7 +261,8 @@ fn callers_at_once_get_no_more_places_than_there_are_and_hear_why() {
     let mut answers: Vec<_> = callers.iter_mut().map(answer).collect();
     answers.sort_unstable();
     let refused = [Refusal::Full, Refusal::Twice].map(|refusal| refusal as u8);
-    // Two have places; of the others one is the same again, and one is too many, or both are too many.
+    // Two have places; of the others one is the same again, and one is too many, or both are too
+    // many.
     let places = answers.iter().filter(|answer| **answer == READY).count();
     assert_eq!(places, 2, "{answers:?}");
     assert!(answers.iter().filter(|answer| refused.contains(answer)).count() == 2, "{answers:?}");

@@ -29,7 +29,8 @@ fn number(skb: &Skb) -> u32 {
     u32::from_be_bytes(bytes)
 }
 
-/// Sends numbered packets and expects each back, in order, until `is_over`; returns how many, and the calls of the queue.
+/// Sends numbered packets and expects each back, in order, until `is_over`; returns how many, and
+/// the calls of the queue.
 fn ask<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, is_over: &AtomicBool) -> (u32, u64) {
     let (mut mem, start) = (pool.local(), Instant::now());
     let (mut out, mut came) = (Batch::with_capacity(64), Batch::with_capacity(64));
@@ -91,8 +92,8 @@ fn answer<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, asking: &AtomicUsize) 
     calls
 }
 
-/// Exchanges packets on all queues of two ports, each end of each queue on a thread, while other ports of the same kind
-/// meet the second one and leave it. `open` opens a port.
+/// Exchanges packets on all queues of two ports, each end of each queue on a thread, while other
+/// ports of the same kind meet the second one and leave it. `open` opens a port.
 pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQueue<N>>) {
     let pool = Pool::builder().frames(16384).build().unwrap();
     let at = address();
@@ -131,7 +132,8 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
     assert!((VISITS - 1..=VISITS).contains(&left), "the last visitor may be leaving still");
     let contended: u64 = near.iter().chain(&far).map(VerbsQueue::contended).sum();
     eprintln!("{asked:?} packets, {calls} calls, {contended} found the lock of the peers taken");
-    // A control thread that loses its CPU under the lock may keep it for a while, in an emulated guest for most of a visit.
+    // A control thread that loses its CPU under the lock may keep it for a while, in an emulated
+    // guest for most of a visit.
     assert!(contended * 2 <= calls, "{contended} of {calls} calls");
     drop((near, far));
     let ledger = pool.ledger();

@@ -1,5 +1,5 @@
-//! A device in memory: datagrams that are lost without a request to receive, connections that wait for one,
-//! groups, and completions in the order of a send queue.
+//! A device in memory: datagrams that are lost without a request to receive, connections that wait
+//! for one, groups, and completions in the order of a send queue.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -119,7 +119,8 @@ pub fn spoil(port: u32) {
     });
 }
 
-/// Completes the next request of the UD queue pair of `port` with a message of `bytes`, its route included.
+/// Completes the next request of the UD queue pair of `port` with a message of `bytes`, its route
+/// included.
 pub fn fill(port: u32, bytes: u32) {
     world(|world| {
         if let Some(port) = world.ports.get_mut(&port)
@@ -175,8 +176,8 @@ impl Port {
         let front = if route.is_some() { ROUTE_BYTES } else { 0 };
         assert!(front + bytes as usize <= request.len as usize, "the test's message is too long");
         let mut to = (self.base + request.offset as usize) as *mut u8;
-        // SAFETY: the request lends this memory to the device, and the message's is lent as well; both are in regions
-        // that their ports keep mapped, and in different frames.
+        // SAFETY: the request lends this memory to the device, and the message's is lent as well;
+        // both are in regions that their ports keep mapped, and in different frames.
         unsafe {
             if let Some(gid) = route {
                 to.write_bytes(0, front);

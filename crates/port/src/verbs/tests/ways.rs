@@ -1,11 +1,12 @@
-//! The ways of packets: which peer, connection or group, in which order, and what becomes of them when a peer goes.
+//! The ways of packets: which peer, connection or group, in which order, and what becomes of them
+//! when a peer goes.
 
 use linerate_skb::DropReason;
 
 use super::*;
 
-/// Returns a hub and two ports that have met it, with `options` at all; the hub has learned that 1 is behind the
-/// second and 2 behind the third.
+/// Returns a hub and two ports that have met it, with `options` at all; the hub has learned that 1
+/// is behind the second and 2 behind the third.
 pub(super) fn three(pool: &Pool, options: &str) -> [Opened; 3] {
     let at = address();
     let mut hub = open(&format!("verbs:soft,listen={at}{options}"), pool);
@@ -13,8 +14,8 @@ pub(super) fn three(pool: &Pool, options: &str) -> [Opened; 3] {
     let (mut left, mut right) = (open(&text, pool), open(&text, pool));
     meet(pool, &mut [&mut hub, &mut left, &mut right]);
     let (mut mem, start) = (pool.local(), Instant::now());
-    // The hub has both only when both get what it sends to an unknown address. A group is no sign of that: its packets
-    // reach a peer that the hub does not have yet.
+    // The hub has both only when both get what it sends to an unknown address. A group is no sign
+    // of that: its packets reach a peer that the hub does not have yet.
     let mut met = [false; 2];
     while met != [true; 2] {
         let skb = packet(&mut mem, 77, 9, 60, 0);
@@ -24,7 +25,8 @@ pub(super) fn three(pool: &Pool, options: &str) -> [Opened; 3] {
         }
         assert!(start.elapsed() < Duration::from_secs(10), "{met:?}");
     }
-    // A packet that was sent before a peer had frames for it comes later: then the peer gets one that is not its own.
+    // A packet that was sent before a peer had frames for it comes later: then the peer gets one
+    // that is not its own.
     for (n, other) in [(1, 1), (2, 0)] {
         loop {
             let spokes = [&mut left, &mut right];

@@ -1,4 +1,5 @@
-//! Making the ways to a peer that has said its hellos, or refusing it: a part of the control thread.
+//! Making the ways to a peer that has said its hellos, or refusing it: a part of the control
+//! thread.
 
 use std::sync::Arc;
 use std::time::Instant;

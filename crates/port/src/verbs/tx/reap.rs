@@ -1,4 +1,5 @@
-//! The end of packets that the device has: each was sent, or its way has failed, or its peer has gone.
+//! The end of packets that the device has: each was sent, or its way has failed, or its peer has
+//! gone.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 impl Tx {
     /// Takes back the packets that the device has sent; reports connections that have failed.
     ///
-    /// Cost: nothing while the device has nothing; else a call of its driver for 32 packets with a completion.
+    /// Cost: nothing while the device has nothing; else a call of its driver for 32 packets with a
+    ///       completion.
     pub fn reap<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -124,8 +126,8 @@ impl Tx {
         self.tally.set(self.sending);
     }
 
-    /// Returns the time of the next look for completions, for which no event is asked. The interval grows while
-    /// there are none.
+    /// Returns the time of the next look for completions, for which no event is asked. The interval
+    /// grows while there are none.
     pub fn look_at(&mut self) -> Option<Instant> {
         if self.sending == 0 {
             return None;

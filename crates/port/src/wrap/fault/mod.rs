@@ -107,7 +107,8 @@ impl Faults {
         Now { turn: self.turn, at: Instant::now() }
     }
 
-    /// Sends the held packets that are due to the device. Those that it drops counted as sent when they were taken.
+    /// Sends the held packets that are due to the device. Those that it drops counted as sent when
+    /// they were taken.
     fn flush(&mut self, below: &mut dyn QueueOps, mem: &mut Local, now: Now) {
         self.tx.mature(now);
         let is_stalled = self.tx.is_stalled(now.at);
@@ -284,7 +285,8 @@ impl Layer for Faults {
         false
     }
 
-    /// Sends what is due to the device; counts the packets held for it among those that it has to send.
+    /// Sends what is due to the device; counts the packets held for it among those that it has to
+    /// send.
     fn reap(&mut self, below: &mut dyn QueueOps, mem: &mut Local) -> usize {
         let now = self.begin();
         self.flush(below, mem, now);

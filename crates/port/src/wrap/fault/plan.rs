@@ -18,8 +18,8 @@ pub enum Fault {
     /// A packet arrives twice, the second time directly after the first, unless the first is set
     /// aside. The ledger counts the second as created.
     Duplicate,
-    /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow. One that is delayed
-    /// for a time as well arrives after that time at the earliest.
+    /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow. One that
+    /// is delayed for a time as well arrives after that time at the earliest.
     Reorder {
         /// Number of packets that overtake it.
         behind: u32,
@@ -30,7 +30,8 @@ pub enum Fault {
     DelayTurns(u32),
     /// One bit of a packet is flipped.
     Corrupt,
-    /// A packet loses some bytes at its end, but not all bytes. A packet with fragments is not changed.
+    /// A packet loses some bytes at its end, but not all bytes. A packet with fragments is not
+    /// changed.
     Short,
     /// The device stalls for a time: it accepts and delivers nothing and keeps its packets.
     /// `one_in` counts calls; at least one call succeeds between two such faults.
@@ -50,7 +51,8 @@ pub(super) struct Rule {
     pub one_in: u32,
 }
 
-/// A plan of faults for each direction of a queue. The same plan with the same calls gives the same faults.
+/// A plan of faults for each direction of a queue. The same plan with the same calls gives the same
+/// faults.
 ///
 /// ```
 /// # use linerate_port as linerate;
@@ -90,8 +92,8 @@ impl Plan {
     }
 
     /// Sets the limit of packets held in each direction, 256 by default: those delayed, and those
-    /// that the device has not accepted yet. The limit is kept within 4 to 65,536. An engine's pool has no frames
-    /// for them by default: enlarge it by `EngineBuilder::pool_frames`.
+    /// that the device has not accepted yet. The limit is kept within 4 to 65,536. An engine's pool
+    /// has no frames for them by default: enlarge it by `EngineBuilder::pool_frames`.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);

@@ -152,8 +152,8 @@ impl Side {
         matches!(self.gate, Gate::Until(end) if now < end)
     }
 
-    /// Applies faults to a packet and holds the result; returns what it holds then: a doubled packet
-    /// counts as two.
+    /// Applies faults to a packet and holds the result; returns what it holds then: a doubled
+    /// packet counts as two.
     ///
     /// Shape:  skb -> held here, or dropped with its reason; for each, `room` was at least 1.
     pub fn admit(&mut self, mut skb: Skb, now: Now, stats: &FaultStats) -> Moved {
@@ -267,17 +267,17 @@ impl Side {
     }
 }
 
-/// Returns the moment that is `time` after `at`, or a year after it if the clock does not reach that
-/// far.
+/// Returns the moment that is `time` after `at`, or a year after it if the clock does not reach
+/// that far.
 fn after(at: Instant, time: Duration) -> Option<Instant> {
     at.checked_add(time).or_else(|| at.checked_add(FAR))
 }
 
-/// Flips one bit of the first frame; returns false if the frame cannot be written, or for a superframe, whose segments
-/// would get checksums that cover the damage.
+/// Flips one bit of the first frame; returns false if the frame cannot be written, or for a
+/// superframe, whose segments would get checksums that cover the damage.
 ///
-/// A checksum that is left to a device is computed before: afterwards it would cover the damage, too. The packet no longer counts
-/// as verified.
+/// A checksum that is left to a device is computed before: afterwards it would cover the damage,
+/// too. The packet no longer counts as verified.
 fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
     if skb.offload().is_gso() || skb.complete_checksum().is_err() {
         return false;

@@ -230,7 +230,8 @@ fn refused_packets_are_held_and_room_in_the_device_wakes() {
     let (_pool, mut a, mut b, _) = pair(4, &Plan::new(1).tx(Fault::Duplicate, 1).hold_packets(8));
     let mut batch = Batch::with_capacity(16);
     fill(&mut a, &mut batch, &mut 0, 10);
-    // Four packets are doubled to eight, which count: the ring takes four of them, and four are held.
+    // Four packets are doubled to eight, which count: the ring takes four of them, and four are
+    // held.
     assert_eq!((a.xmit(&mut batch), batch.len()), (8, 6));
     assert_eq!(a.xmit(&mut batch), 0);
     assert!(!a.wait_for(Want::Room, Some(Duration::ZERO)).unwrap());

@@ -108,7 +108,8 @@ impl Copies {
     }
 }
 
-/// Copies a packet whose VLAN tag is in the metadata, with the tag in its place, as tcpdump shows it.
+/// Copies a packet whose VLAN tag is in the metadata, with the tag in its place, as tcpdump shows
+/// it.
 #[cold]
 fn copy_tagged(skb: &Skb, tag: Vlan, to: &mut [u8]) {
     let (macs, rest) = to.split_at_mut(to.len().min(TAG_AT));

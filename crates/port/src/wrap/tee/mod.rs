@@ -34,8 +34,8 @@ use crate::pcap::format::PACKET_LEN_MAX;
 use crate::queue::QueueOps;
 use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox, Way};
 
-/// Most sent packets that are copied before the device has taken them. Packets that it refuses are offered again,
-/// and copied again.
+/// Most sent packets that are copied before the device has taken them. Packets that it refuses are
+/// offered again, and copied again.
 const STRIDE: usize = 64;
 
 /// Upper limits of a tee.
@@ -187,7 +187,8 @@ impl Tee {
         Ok(Box::new(Wrapped::around(inner, copier)))
     }
 
-    /// Starts a capture into `sink`: packets are copied from now on. Dropping the writer ends the capture.
+    /// Starts a capture into `sink`: packets are copied from now on. Dropping the writer ends the
+    /// capture.
     ///
     /// # Errors
     /// `E-BUSY` while the writer of another capture is there.
@@ -282,8 +283,8 @@ impl Copying {
 }
 
 impl Copier {
-    /// Sends a long batch in parts while each part leaves completely, so that of the packets that the
-    /// device refuses only those of one part are copied.
+    /// Sends a long batch in parts while each part leaves completely, so that of the packets that
+    /// the device refuses only those of one part are copied.
     fn send_in_parts(
         &mut self,
         capture: u32,

@@ -203,7 +203,8 @@ fn a_device_that_refuses_most_of_a_long_batch_has_little_of_it_copied() {
     }
 }
 
-/// Sends packets through a tee as fast as possible until `stop`; returns how many passed in each direction.
+/// Sends packets through a tee as fast as possible until `stop`; returns how many passed in each
+/// direction.
 fn busy_path(mut a: Queue, mut b: Queue, stop: mpsc::Receiver<()>) -> (Queue, Queue, u32) {
     let mut next = 0;
     while stop.try_recv().is_err() {

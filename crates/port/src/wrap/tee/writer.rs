@@ -61,7 +61,8 @@ impl<W: Write> TeeWriter<W> {
         writer
     }
 
-    /// Writes the waiting copies of all queues, and flushes the file; returns the number of copies written.
+    /// Writes the waiting copies of all queues, and flushes the file; returns the number of copies
+    /// written.
     ///
     /// Packets of one queue are in order; those of several are not put into order among them.
     ///

@@ -8,18 +8,19 @@
 //!  xmit that sent packets                write the tail of the transmit ring
 //! ```
 //!
-//! A write is *posted*: the CPU goes on once it is in a buffer. A read *flushes*: it waits until all posted
-//! writes before it are through, and spins meanwhile, the longer the busier the bus is: `read / (1 - load)`,
-//! where load is the packets' bytes of the last millisecond over what the bus carries, and 15/16 at most.
+//! A write is *posted*: the CPU goes on once it is in a buffer. A read *flushes*: it waits until
+//! all posted writes before it are through, and spins meanwhile, the longer the busier the bus is:
+//! `read / (1 - load)`, where load is the packets' bytes of the last millisecond over what the bus
+//! carries, and 15/16 at most.
 //!
-//! A caller that polls without sleeping (`moderation=busy`) looks for packets by arming the queue, so each wait that
-//! finds some costs it as much as a cancelled sleep, which a NIC would not charge. An engine's worker in this mode
-//! polls without arming.
+//! A caller that polls without sleeping (`moderation=busy`) looks for packets by arming the queue,
+//! so each wait that finds some costs it as much as a cancelled sleep, which a NIC would not
+//! charge. An engine's worker in this mode polls without arming.
 //!
 //! Owner: the queue. It reads the clock and spins a few times a call, never a packet.
 //!
-//! Source: post 001 ("we're spinning, waiting for PIOs to flush (this can take an impressively long time when
-//! the PCI bus/bridge is busy.)"); docs/adr/0017-a-toll-for-registers.md.
+//! Source: post 001 ("we're spinning, waiting for PIOs to flush (this can take an impressively long
+//! time when the PCI bus/bridge is busy.)"); docs/adr/0017-a-toll-for-registers.md.
 
 #[cfg(test)]
 mod tests;
@@ -42,7 +43,8 @@ const SPAN: Duration = Duration::from_millis(1);
 /// Highest load: a read then takes 16 times as long as on an idle bus.
 const LOAD_MAX: f64 = 15.0 / 16.0;
 
-/// Prices of register access: the option `toll=WRITE/READ[/BUS]` of a port text, as `toll=100ns/1us/4Gbps`.
+/// Prices of register access: the option `toll=WRITE/READ[/BUS]` of a port text, as
+/// `toll=100ns/1us/4Gbps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Toll {
     /// Time of a posted write.

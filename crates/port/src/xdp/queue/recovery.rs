@@ -1,7 +1,9 @@
-//! The exchange of a queue's socket: closes one that is lost, takes its frames back, and binds another.
+//! The exchange of a queue's socket: closes one that is lost, takes its frames back, and binds
+//! another.
 //!
-//! The frames of a closed socket stay lent as long as its device may have them: until the device is gone, or another
-//! socket is bound to the queue. In copy mode they are taken back when the socket is closed.
+//! The frames of a closed socket stay lent as long as its device may have them: until the device is
+//! gone, or another socket is bound to the queue. In copy mode they are taken back when the socket
+//! is closed.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +19,17 @@ use crate::xdp::rings::Socket;
 const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Device {
-    /// Closes the socket of a deleted interface, one that the kernel has unbound, or that of a device
-    /// that returns no packets, and tries to bind another: its descriptor changes, the queue's own does
-    /// not.
+    /// Closes the socket of a deleted interface, one that the kernel has unbound, or that of a
+    /// device that returns no packets, and tries to bind another: its descriptor changes, the
+    /// queue's own does not.
     pub(super) fn recover(&mut self, host: &mut Host) {
         if let Some(socket) = &self.socket {
             let is_stuck = self.tx.is_stuck(&socket.held);
             if !host.link.is_gone() && !self.is_unbound && !is_stuck {
                 return;
             }
-            // The kernel will complete packets that wait in it; another socket must not send them before.
+            // The kernel will complete packets that wait in it; another socket must not send them
+            // before.
             if !host.link.is_gone() && self.is_read(socket) {
                 if is_stuck {
                     self.tx.waits_on();
@@ -55,8 +58,8 @@ impl Device {
         self.close_socket();
         let gone = host.link.is_gone();
         if gone || self.copy_mode == CopyMode::Always {
-            // SAFETY: with the socket closed the kernel copies nothing into its frames any more; a device that
-            // writes frames itself is gone.
+            // SAFETY: with the socket closed the kernel copies nothing into its frames any more; a
+            // device that writes frames itself is gone.
             unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
         }
         if !gone {
@@ -74,8 +77,8 @@ impl Device {
         }
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
         let bound = self.binding.try_bind(self.copy_mode, &mut self.unbound);
-        // A failure is the queue's state until the next attempt succeeds: otherwise packets to other stations would
-        // be missing, and nothing would report that.
+        // A failure is the queue's state until the next attempt succeeds: otherwise packets to
+        // other stations would be missing, and nothing would report that.
         let joined = bound.and_then(|bound| {
             let promiscuous = self.binding.join_promiscuous(host.link.interface())?;
             Ok((bound, promiscuous))
@@ -89,8 +92,8 @@ impl Device {
         });
         match watched {
             Ok((bound, promiscuous)) => {
-                // SAFETY: the kernel binds another socket to the queue only after the device has given up the frames
-                // of the old one.
+                // SAFETY: the kernel binds another socket to the queue only after the device has
+                // given up the frames of the old one.
                 unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 self.start(bound.rings);
                 (self.rebind_at, self.unbound, self.refused) = (None, None, None);
@@ -110,8 +113,8 @@ impl Device {
         }
     }
 
-    /// Closes the socket, and unmaps its rings; the frames in them stay lent. Packets in the receive
-    /// ring are lost, and counted.
+    /// Closes the socket, and unmaps its rings; the frames in them stay lent. Packets in the
+    /// receive ring are lost, and counted.
     pub(super) fn close_socket(&mut self) {
         self.read_missed();
         let Some(mut socket) = self.socket.take() else { return };
@@ -126,8 +129,8 @@ impl Device {
         self.lost = Some(held);
     }
 
-    /// Takes back the frames of a closed socket. Packets that the kernel may still read stay in flight
-    /// for good, with their memory, because no event signals their completion.
+    /// Takes back the frames of a closed socket. Packets that the kernel may still read stay in
+    /// flight for good, with their memory, because no event signals their completion.
     ///
     /// # Safety
     /// No device writes the frames of the closed socket any more.
@@ -140,7 +143,8 @@ impl Device {
             |packet| match is_read {
                 true => {
                     kept += packet.len();
-                    // SAFETY: the handles are put nowhere, so none is taken a second time; the packets are leaked.
+                    // SAFETY: the handles are put nowhere, so none is taken a second time; the
+                    // packets are leaked.
                     unsafe { packet.took(packet.len()) };
                 }
                 false => {
@@ -152,8 +156,8 @@ impl Device {
         self.tx_lost += dropped;
         self.tx.publish(&held);
         self.leave_in_flight(kept);
-        // SAFETY: each was lent, to be posted, and is in the table once; the caller guarantees that no
-        // device writes them.
+        // SAFETY: each was lent, to be posted, and is in the table once; the caller guarantees that
+        // no device writes them.
         unsafe { self.home.reclaim(&frames) };
     }
 

@@ -27,7 +27,8 @@ const MAP_CREATE: c_long = 0;
 const OBJ_PIN: c_long = 6;
 const ARRAY: u32 = 2;
 
-/// Returns a pool that can be registered once within the 8 MiB that a user may usually lock, but not twice.
+/// Returns a pool that can be registered once within the 8 MiB that a user may usually lock, but
+/// not twice.
 fn pool() -> Pool {
     Pool::builder().frames(3072).build().unwrap()
 }
@@ -64,7 +65,8 @@ fn pin(object: i32, path: &Path) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Texts by which `mount` reports a user namespace that may not mount a BPF file system, or a kernel without it.
+/// Texts by which `mount` reports a user namespace that may not mount a BPF file system, or a
+/// kernel without it.
 const REFUSALS: [&str; 6] = [
     "permission denied",
     "Permission denied",
@@ -434,7 +436,8 @@ fn the_program_of_libxdp_loaded_by_bpftool_feeds_a_port() {
             done => {
                 let done = done.unwrap();
                 let said = String::from_utf8_lossy(&done.stderr);
-                // Ubuntu's command is a script that looks for the kernel's own; libbpf needs the kernel's types.
+                // Ubuntu's command is a script that looks for the kernel's own; libbpf needs the
+                // kernel's types.
                 if ["not found for kernel", "BTF"].iter().any(|why| said.contains(why)) {
                     return eprintln!("skipped: {}", said.trim());
                 }

@@ -1,5 +1,5 @@
-//! Packets that cannot be sent as they lie, because they are in too many frames. The socket is not bound, so nothing
-//! is sent.
+//! Packets that cannot be sent as they lie, because they are in too many frames. The socket is not
+//! bound, so nothing is sent.
 
 use linerate_skb::{Batch, DropReason, Pool, Skb};
 

@@ -1,5 +1,5 @@
-//! Kernels that have not all that a port takes, and containers that do not let it be had: played by a
-//! filter on the test's own system calls.
+//! Kernels that have not all that a port takes, and containers that do not let it be had: played by
+//! a filter on the test's own system calls.
 
 use std::ffi::c_long;
 
@@ -16,8 +16,9 @@ const MAP_CREATE: u32 = 0;
 const PROG_LOAD: u32 = 5;
 const LINK_CREATE: u32 = 28;
 
-/// Lets the kernel have only `errno`, from now on, for a system call of this thread, and of what it starts,
-/// if the first argument is `first`: as a kernel without the feature, or a container's filter.
+/// Lets the kernel have only `errno`, from now on, for a system call of this thread, and of what it
+/// starts, if the first argument is `first`: as a kernel without the feature, or a container's
+/// filter.
 ///
 /// Source: seccomp(2), `struct seccomp_data`.
 fn refuse(call: c_long, first: u32, errno: Errno) {
@@ -81,7 +82,8 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
             assert!(e.why.contains(named) && e.fix.contains(remedy), "{e:?}");
             assert!(!ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
             assert_settled(&pool);
-            // The port that does not need the feature is opened, and reports which port it replaces.
+            // The port that does not need the feature is opened, and reports which port it
+            // replaces.
             let other = Port::first_of(["xdp:v0", "packet:v0"]).unwrap();
             let obtained = other.obtained().to_string();
             assert!(obtained.contains(named), "{obtained}");

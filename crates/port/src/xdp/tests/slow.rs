@@ -1,5 +1,5 @@
-//! Packets that the kernel keeps for a long time, and may read in their frames until it completes them: on a
-//! macvlan whose lower device has a slow queue, and on a card that polls its ring late.
+//! Packets that the kernel keeps for a long time, and may read in their frames until it completes
+//! them: on a macvlan whose lower device has a slow queue, and on a card that polls its ring late.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ use crate::{QueueOps, Want};
 /// A time longer than that after which a device without completions is treated as failed.
 const STALL: Duration = Duration::from_millis(1500);
 const PACKETS: usize = 8;
-/// More packets than the kernel takes out of a transmit ring at once: the send buffer of a socket is full with fewer.
+/// More packets than the kernel takes out of a transmit ring at once: the send buffer of a socket
+/// is full with fewer.
 const MANY: usize = 300;
 
 /// Removes the slow queue of v0.
@@ -26,7 +27,8 @@ fn end_the_queue() {
     assert!(done.success(), "{done}");
 }
 
-/// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets [`PACKETS`] packets of 1000 bytes to send.
+/// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets [`PACKETS`] packets of 1000 bytes to
+/// send.
 fn behind_a_queue(kbit: u32, f: impl FnOnce(&Pool, &mut Local, &mut Batch) + Send + 'static) {
     behind_a_queue_with(PACKETS, kbit, f);
 }
@@ -227,11 +229,12 @@ fn a_caller_that_comes_late_finds_its_packets_sent_and_its_socket_open() {
     });
 }
 
-/// Two cards of virtio with a cable between them, in the namespace of this process; the device of the first takes
-/// packets out of its ring after seconds. Guests of `cargo xtask qemu` have such.
+/// Two cards of virtio with a cable between them, in the namespace of this process; the device of
+/// the first takes packets out of its ring after seconds. Guests of `cargo xtask qemu` have such.
 const CARDS: &str = "LINERATE_TEST_SLOW_CARDS";
 
-/// The driver puts frames into its ring where they lie, pages of the pool, and its device reads them after the close.
+/// The driver puts frames into its ring where they lie, pages of the pool, and its device reads
+/// them after the close.
 #[test]
 fn frames_of_a_closed_queue_leave_a_card_as_they_were() {
     let Ok(cards) = std::env::var(CARDS) else {

@@ -11,8 +11,8 @@ use crate::host::testing::{
     send, stamped, veth,
 };
 
-/// Makes VLAN 5 on one end of a veth pair, whose offload keeps tags out of the bytes; returns false, with a note
-/// on stderr, if this kernel has no VLANs.
+/// Makes VLAN 5 on one end of a veth pair, whose offload keeps tags out of the bytes; returns
+/// false, with a note on stderr, if this kernel has no VLANs.
 fn vlan() -> bool {
     veth(1500);
     let mut add = Command::new("ip");

@@ -1,5 +1,5 @@
-//! Queues that another has: refused or lost with his socket or program named, silent meanwhile, and had
-//! again when he leaves.
+//! Queues that another has: refused or lost with his socket or program named, silent meanwhile, and
+//! had again when he leaves.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Tests of requests that a driver makes just after they were read. The socket is not bound, so the rings'
-//! other half is this test's.
+//! Tests of requests that a driver makes just after they were read. The socket is not bound, so the
+//! rings' other half is this test's.
 
 use linerate_skb::Batch;
 use linerate_sys::xdp::XdpSocket;

@@ -1,9 +1,10 @@
-//! Tests of the moderator with loads for which it was not tuned: steps of the rate, and captured TCP.
+//! Tests of the moderator with loads for which it was not tuned: steps of the rate, and captured
+//! TCP.
 
 use super::*;
 
-/// Gaps in ns between frames of 1514 bytes of a bulk TCP connection (iperf3) over veth, behind tbf at 1 Gbit/s with
-/// bursts of 64 KB: the first ones of the lab's `arrivals = "tcp"`.
+/// Gaps in ns between frames of 1514 bytes of a bulk TCP connection (iperf3) over veth, behind tbf
+/// at 1 Gbit/s with bursts of 64 KB: the first ones of the lab's `arrivals = "tcp"`.
 #[rustfmt::skip]
 const TCP: [u64; 224] = [
     1452, 1282, 1412, 1262, 1382, 1632, 1543, 1372, 1502, 1242, 18998, 2955, 1512, 1883, 1251, 1292,
@@ -99,7 +100,8 @@ fn steps_and_captured_tcp_take_no_more_cpu_than_fixed_within_the_goal() {
 
 #[test]
 fn hold_follows_a_tenfold_rate_up_and_down_within_32_rounds() {
-    // At ten times the rate a cheap wake-up allows a shorter hold, and a goal of CPU requires a longer one.
+    // At ten times the rate a cheap wake-up allows a shorter hold, and a goal of CPU requires a
+    // longer one.
     for (mode, wake_ns, gap) in
         [("adaptive", 2000.0, us(10)), ("adaptive:cpu=20%", 12_000.0, us(30))]
     {
@@ -111,8 +113,8 @@ fn hold_follows_a_tenfold_rate_up_and_down_within_32_rounds() {
             let of_step = |at: Duration| at >= step * i && at < step * (i + 1);
             let holds = seen.holds.iter().filter(|(at, _)| of_step(*at)).map(|(_, hold)| *hold);
             let wanted = target(goal, 1.0 / gap.as_nanos() as f64, cost, us(5));
-            // A hold that differs from the wanted one by an eighth is not changed, and those of a probe are a quarter as
-            // long.
+            // A hold that differs from the wanted one by an eighth is not changed, and those of a
+            // probe are a quarter as long.
             let late = holds.skip(32).find(|hold| {
                 let is_short = (*hold == HOLD_MIN && wanted < 4 * HOLD_MIN)
                     || (4 * *hold).abs_diff(wanted) <= wanted / 6;

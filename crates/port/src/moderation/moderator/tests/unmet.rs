@@ -39,8 +39,8 @@ fn share_that_packets_alone_take_is_told_beside_the_goal_of_cpu() {
 
 #[test]
 fn share_that_a_short_ring_forces_is_told_with_the_arithmetic_of_the_ring() {
-    // 500,000 packets of 20 ns take 1 %. Of 5 %, 4 % are left for wake-ups of 12 us, each 300 us; half of the ring
-    // allows 128 us.
+    // 500,000 packets of 20 ns take 1 %. Of 5 %, 4 % are left for wake-ups of 12 us, each 300 us;
+    // half of the ring allows 128 us.
     let cost = Cost { packet_ns: 20.0, ..Cost::default() };
     let line = stream("adaptive:cpu=5%", 128, cost, us(2), us(1));
     told_with_the_arithmetic(&line, 300.0);

@@ -1,5 +1,5 @@
-//! Tests of the adaptive mode with many peers, each of which waits for its answer: a hold slows all of them down by
-//! less than half.
+//! Tests of the adaptive mode with many peers, each of which waits for its answer: a hold slows all
+//! of them down by less than half.
 
 use super::*;
 
