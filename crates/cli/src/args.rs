@@ -55,17 +55,17 @@ pub enum Command {
 /// Packets received by A leave by B, and packets received by B leave by A, except where a port can
 /// only be read (gen, a capture on the left) or only be written (sink, a capture on the right).
 ///
-/// Do not join two interfaces of one network: packets would circulate, because this is a bridge without
-/// spanning tree.
+/// Do not join two interfaces of one network: packets would circulate, because this is a bridge
+/// without spanning tree.
 ///
-/// Without ports the command runs a self-test of 3 s: gen -> path -> memif. A second process reads the
-/// packets of the memif without a copy and verifies them. The rate is 124 MB/s in frames of 1514 bytes
-/// first, then the highest possible. If no second process can be started, the test is
+/// Without ports the command runs a self-test of 3 s: gen -> path -> memif. A second process reads
+/// the packets of the memif without a copy and verifies them. The rate is 124 MB/s in frames of
+/// 1514 bytes first, then the highest possible. If no second process can be started, the test is
 /// gen -> path -> ring -> sink.
 ///
-/// The run ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
-/// sends the packets still in flight, for up to 2 s, and prints the ledger: every packet that came in
-/// was sent, consumed, or dropped for a reason.
+/// The run ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then
+/// it sends the packets still in flight, for up to 2 s, and prints the ledger: every packet that
+/// came in was sent, consumed, or dropped for a reason.
 #[derive(Debug, Parser)]
 #[command(after_long_help = FORWARD)]
 pub struct Forward {
@@ -79,41 +79,45 @@ pub struct Forward {
     pub limits: Limits,
     #[command(flatten)]
     pub run: Run,
-    /// Report when the ports are open, and end when standard input ends: for a process that a run starts
+    /// Report when the ports are open, and end when standard input ends: for a process that a run
+    /// starts
     #[arg(long, hide = true, requires = "left")]
     pub beside: bool,
 }
 
 /// Send numbered packets to a port at a fixed rate
 ///
-/// Each packet has a scheduled time. The report counts requested packets, sent packets and their delay
-/// after the schedule; it counts received and lost packets separately.
+/// Each packet has a scheduled time. The report counts requested packets, sent packets and their
+/// delay after the schedule; it counts received and lost packets separately.
 #[derive(Debug, Parser)]
 #[command(after_long_help = GEN)]
 pub struct Gen {
     /// The port to send to: driver:arg[,key=value]; a verifying sink reads the other end of a ring
     pub port: String,
-    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate, for which
-    /// --for, --count, or shape= in the text of the port is needed on an interface that the host itself uses
+    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate, for
+    /// which --for, --count, or shape= in the text of the port is needed on an interface that the
+    /// host itself uses
     #[arg(long, value_parser = rate)]
     pub rate: Option<String>,
-    /// Packets sent together at each wake-up, 1 to 1024; by default chosen by the rate, so that wake-ups
-    /// cost little CPU time and are at most 1 ms apart
+    /// Packets sent together at each wake-up, 1 to 1024; by default chosen by the rate, so that
+    /// wake-ups cost little CPU time and are at most 1 ms apart
     #[arg(long, value_name = "N", requires = "rate",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub burst: Option<u16>,
-    /// Send UDP datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777; routes and
-    /// neighbours of the port's interface give the MAC and source addresses, unless --mac and --from are given
+    /// Send UDP datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777;
+    /// routes and neighbours of the port's interface give the MAC and source addresses, unless
+    /// --mac and --from are given
     #[arg(long, value_name = "ADDR:PORT", value_parser = receiver)]
     pub to: Option<SocketAddr>,
     /// MAC address of the next hop to the address of --to
     #[arg(long, requires = "to")]
     pub mac: Option<wire::Mac>,
-    /// Source address of the datagrams, and source port of the first flow: 192.0.2.1 or 192.0.2.1:5000
+    /// Source address of the datagrams, and source port of the first flow: 192.0.2.1 or
+    /// 192.0.2.1:5000
     #[arg(long, value_name = "ADDR[:PORT]", requires = "to", value_parser = one_value)]
     pub from: Option<String>,
-    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; by default the
-    /// shortest: 60, or 70 and 90 for datagrams of IPv4 and IPv6
+    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; by
+    /// default the shortest: 60, or 70 and 90 for datagrams of IPv4 and IPv6
     #[arg(long, value_parser = one_value)]
     pub size: Option<String>,
     /// Number of flows; each has its own sequence numbers and, for datagrams, its own source port
@@ -143,8 +147,8 @@ pub struct Run {
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
     pub json: bool,
-    /// Print the ledger only: packets of each port, drops, balance and problems; no port lines, no rates,
-    /// no progress
+    /// Print the ledger only: packets of each port, drops, balance and problems; no port lines, no
+    /// rates, no progress
     #[arg(short, long)]
     pub quiet: bool,
     /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each wire has one
@@ -152,10 +156,12 @@ pub struct Run {
     /// have several workers, and queue i of both ends belongs to one of them
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
-    /// Search for better CPUs during the run, which takes up to 14 s, with interrupts 46 s. The search measures the CPU
-    /// time of a packet in several placements, then the first and the best ones in turn, and keeps another one only if its
-    /// gain exceeds the spread of these measurements. workers: moves the workers only; auto: also moves the interrupts (irqs
-    /// or NAPI threads) of the ports' interfaces; napi: as auto, and starts NAPI threads where there are none
+    /// Search for better CPUs during the run, which takes up to 14 s, with interrupts 46 s. The
+    /// search measures the CPU time of a packet in several placements, then the first and the best
+    /// ones in turn, and keeps another one only if its gain exceeds the spread of these
+    /// measurements. workers: moves the workers only; auto: also moves the interrupts (irqs or NAPI
+    /// threads) of the ports' interfaces; napi: as auto, and starts NAPI threads where there are
+    /// none
     #[arg(long, value_name = "WHAT", value_parser = ["auto", "napi", "workers"])]
     pub place: Option<String>,
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
@@ -165,12 +171,12 @@ pub struct Run {
     /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = setting::<Moderation>)]
     pub moderation: Moderation,
-    /// Packets sent to a port's device with one doorbell, for ports without the option `tx_batch=`: 1 (a
-    /// doorbell for each packet) to 1024, or auto
+    /// Packets sent to a port's device with one doorbell, for ports without the option `tx_batch=`:
+    /// 1 (a doorbell for each packet) to 1024, or auto
     #[arg(long, value_name = "N", default_value = "auto", value_parser = setting::<TxBatch>)]
     pub tx_batch: TxBatch,
-    /// Create a socket at this path, through which `linerate tune PATH` shows and changes the settings of the
-    /// run; it answers only this user and root
+    /// Create a socket at this path, through which `linerate tune PATH` shows and changes the
+    /// settings of the run; it answers only this user and root
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// Print the cost of the pool for each worker
@@ -184,28 +190,31 @@ pub struct Run {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory")]
 pub struct Memory {
-    /// Frames of the packet pool; by default the sum of the frames that rings, queues and workers can hold
+    /// Frames of the packet pool; by default the sum of the frames that rings, queues and workers
+    /// can hold
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
     #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frames)]
     pub frame_size: Option<u32>,
-    /// Frames of a second class, for packets longer than an ordinary frame; BYTES is 16384 by default
+    /// Frames of a second class, for packets longer than an ordinary frame; BYTES is 16384 by
+    /// default
     #[arg(long, value_name = "FRAMES[:BYTES]", value_parser = jumbo)]
     pub jumbo: Option<(u32, u32)>,
-    /// Make frames as large as the longest packet of any port, up to 64 KiB, so that each packet is in one frame
+    /// Make frames as large as the longest packet of any port, up to 64 KiB, so that each packet is
+    /// in one frame
     #[arg(long)]
     pub fit: bool,
     #[arg(long, value_name = "N", help = effect(&knob::HOT_LIST), value_parser = frames)]
     pub hot_list: Option<u32>,
-    /// Source of the memory for packet data: frames of the pool, or one allocation a packet from the system's
-    /// allocator
+    /// Source of the memory for packet data: frames of the pool, or one allocation a packet from
+    /// the system's allocator
     #[arg(long, value_name = "WHICH", default_value = "frames", value_parser = one_of(&BUFFERS))]
     pub buffers: Data,
     /// Time at which packets' metadata is initialised
     #[arg(long, value_name = "WHEN", default_value = "at_alloc", value_parser = one_of(&INIT))]
     pub init: Init,
-    /// Worker that gets a frame freed by another worker: local, the one that freed it; home, the one that
-    /// allocated it
+    /// Worker that gets a frame freed by another worker: local, the one that freed it; home, the
+    /// one that allocated it
     #[arg(long = "return", value_name = "WHERE", default_value = "local",
         value_parser = one_of(&RETURN))]
     pub return_to: Return,

@@ -41,8 +41,8 @@ impl End {
     }
 }
 
-/// Returns a warning if packets would circulate between the two ports of a path: they are on the two
-/// ends of one pair, or on one network.
+/// Returns a warning if packets would circulate between the two ports of a path: they are on the
+/// two ends of one pair, or on one network.
 pub fn circle(ends: [&str; 2], drivers: &Registry) -> Option<String> {
     let [Some(a), Some(b)] = ends.map(|text| End::of(text, drivers)) else { return None };
     if a.is_above(&b) && b.is_above(&a) {
@@ -76,7 +76,8 @@ fn beside(a: &End, b: &End) -> Option<String> {
     let found = |index: Option<u32>| Interface::by_index(index?).ok();
     if let Some(master) = found(a.info.master.filter(|_| a.info.master == b.info.master)) {
         let is_joined = match &*LinkInfo::of(&master).ok()?.kind {
-            // The members of a VRF are separate networks; those of Open vSwitch may belong to different bridges.
+            // The members of a VRF are separate networks; those of Open vSwitch may belong to
+            // different bridges.
             "vrf" | "openvswitch" => false,
             // The bridge receives no packet that both ports take from its members.
             "bridge" => !(a.takes && b.takes),

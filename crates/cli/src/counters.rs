@@ -47,8 +47,8 @@ impl Counters {
     /// Stops the counters and returns the counts.
     ///
     /// # Errors
-    /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others used them for part of the time: the counts would
-    /// be extrapolations.
+    /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others used them for part of the
+    /// time: the counts would be extrapolations.
     pub fn stop(mut self) -> Result<Counted> {
         let system = |e: io::Error| Error::new(Code::System, WHAT, e.to_string());
         self.cycles.disable().map_err(system)?;
@@ -182,7 +182,8 @@ mod tests {
     use super::*;
     use linerate_testing::unless;
 
-    /// Returns running counters; `None`, with a message, if the kernel permits none, or the machine has none.
+    /// Returns running counters; `None`, with a message, if the kernel permits none, or the machine
+    /// has none.
     fn start() -> Option<Counters> {
         unless(Counters::start(), |e| matches!(e.code, Code::Permission | Code::Unsupported))
     }

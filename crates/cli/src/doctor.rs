@@ -30,11 +30,11 @@ const DEEP_INDENT: usize = INDENT + 5;
 
 /// Check whether a port can be opened here and in which mode, with a remedy for each problem
 ///
-/// Doctor tries the real operations and undoes them. It opens an xdp port with a filter that takes no
-/// traffic from the kernel. The driver of real hardware may take the link down for a moment, so doctor opens
-/// a port on hardware, or on a TAP that already exists, only with --try. With --try, doctor also sends an ARP
-/// request to a neighbour through the socket of an xdp port, receives only the reply, and reports whether the
-/// reply came and how long the link was down.
+/// Doctor tries the real operations and undoes them. It opens an xdp port with a filter that takes
+/// no traffic from the kernel. The driver of real hardware may take the link down for a moment, so
+/// doctor opens a port on hardware, or on a TAP that already exists, only with --try. With --try,
+/// doctor also sends an ARP request to a neighbour through the socket of an xdp port, receives only
+/// the reply, and reports whether the reply came and how long the link was down.
 ///
 /// Without PORT doctor checks the machine, and opens ports in a network namespace that it creates.
 #[derive(Debug, Parser)]
@@ -45,7 +45,8 @@ pub struct Doctor {
     /// Open the port even if that can disturb other users of the interface
     #[arg(long = "try", requires = "port")]
     pub full: bool,
-    /// With --try of an xdp port: the neighbour for the ARP request; by default the gateway, or a known neighbour
+    /// With --try of an xdp port: the neighbour for the ARP request; by default the gateway, or a
+    /// known neighbour
     #[arg(long, value_name = "ADDR", requires = "full", value_parser = peer)]
     pub peer: Option<Ipv4Addr>,
     /// With --try: do not ask for confirmation on an interface that the host itself uses
@@ -192,8 +193,8 @@ fn risk(interface: &str, used: linerate::Result<Option<HostUse>>) -> Option<Stri
     ))
 }
 
-/// Asks at a terminal if the interface of `port` may be tried in spite of the risk; refuses if there
-/// is no terminal.
+/// Asks at a terminal if the interface of `port` may be tried in spite of the risk; refuses if
+/// there is no terminal.
 fn agreed(
     port: &Spec,
     risk: &str,
@@ -221,8 +222,8 @@ fn agreed(
     }
 }
 
-/// Completes the text of a port: a name alone is an interface for the driver that tries links. If the user gave no
-/// filter, adds one that takes no traffic.
+/// Completes the text of a port: a name alone is an interface for the driver that tries links. If
+/// the user gave no filter, adds one that takes no traffic.
 fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
     // A colon after the first comma is an option's, as in `eth0,not=tcp:22`.
     let name = text.split(',').next().unwrap_or_default();

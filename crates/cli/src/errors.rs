@@ -61,7 +61,8 @@ pub fn to_type(fix: &str) -> String {
     fix.replace("PROGRAM …", &again(&words()))
 }
 
-/// Returns the command with these arguments in shell syntax, or only its name if an argument needs quotes.
+/// Returns the command with these arguments in shell syntax, or only its name if an argument needs
+/// quotes.
 fn again(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":,=./_-+@%".contains(c);
     match words.iter().all(|word| !word.is_empty() && word.chars().all(is_plain)) {

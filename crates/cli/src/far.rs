@@ -51,7 +51,8 @@ impl Far {
     }
 
     fn start_as(program: &str, drivers: &Registry) -> Result<Far, String> {
-        // An abstract socket name leaves no file, however the process ends. Both sides check the peer's process.
+        // An abstract socket name leaves no file, however the process ends. Both sides check the
+        // peer's process.
         let socket = secret_name("linerate-forward")
             .map_err(|e| format!("cannot choose a name for its socket: {e}"))?;
         let mut pairs = drivers.drivers().iter().filter_map(|it| it.between_processes(&socket));
@@ -111,7 +112,8 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // A process that has reported ends by itself, and then the thread that reads its output; any other is killed.
+        // A process that has reported ends by itself, and then the thread that reads its output;
+        // any other is killed.
         let ends = || self.lines.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Disconnected);
         if !(self.has_reported && ends()) {
             let _ = self.child.kill();
@@ -123,7 +125,8 @@ impl Drop for Far {
 /// Returns the CPU time of all threads of a process so far; `None` if the kernel does not report
 /// it.
 ///
-/// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first number is time on a CPU.
+/// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first number is time
+///         on a CPU.
 pub fn cpu_time(process: u32) -> Option<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut sum = None;

@@ -195,8 +195,8 @@ fn reason(stats: &Stats) -> String {
     format!("the second process did not connect to this one: {said}")
 }
 
-/// Returns the scenario of post 000: 124 MB/s, then the highest rate, into memory shared with another
-/// process.
+/// Returns the scenario of post 000: 124 MB/s, then the highest rate, into memory shared with
+/// another process.
 fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     let limits = &args.limits;
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));

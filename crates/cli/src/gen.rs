@@ -52,7 +52,8 @@ const FLAGS: [(&str, &str); 8] = [
     ("to=", "--to "),
 ];
 
-/// Rewrites a failure about the source's text, which users have not typed, from its options to flags of this command.
+/// Rewrites a failure about the source's text, which users have not typed, from its options to
+/// flags of this command.
 fn in_flags(mut failure: Failure) -> Failure {
     let error = &mut failure.error;
     let is_of_source = error.what.starts_with(&format!("port '{SOURCE}"));
@@ -88,18 +89,21 @@ fn asked(args: &Gen) -> Option<u64> {
     }
 }
 
-/// Returns the packets that are due within `--for`, at `--rate`; `None` without one of them, or for too many to count.
+/// Returns the packets that are due within `--for`, at `--rate`; `None` without one of them, or for
+/// too many to count.
 fn paced(args: &Gen) -> Option<u64> {
     // Both were checked when they were parsed; the driver refuses an invalid size.
     let rate = units::rate(args.rate.as_deref()?).ok()?;
     let mean = mean_frame_bytes(args.size.as_deref(), args.to).ok()?;
     // Packet i is due at i / rate; the first packet is due at once.
     let packets = whole(rate.pps(mean) * args.limits.time?.as_secs_f64());
-    // A generator is not told a greater number than a count can be: then the time alone ends the run.
+    // A generator is not told a greater number than a count can be: then the time alone ends the
+    // run.
     units::count(&packets.to_string()).is_ok().then_some(packets)
 }
 
-/// Returns `n` rounded up; a product that exceeds a whole number by its rounding error only is that number.
+/// Returns `n` rounded up; a product that exceeds a whole number by its rounding error only is that
+/// number.
 fn whole(n: f64) -> u64 {
     let near = n.round();
     // Each factor was rounded, and so was the product.
@@ -107,7 +111,8 @@ fn whole(n: f64) -> u64 {
     (if is_near { near } else { n.ceil() }) as u64
 }
 
-/// Refuses to send without a rate and without an end through an interface that the host itself uses.
+/// Refuses to send without a rate and without an end through an interface that the host itself
+/// uses.
 fn check_bounded(args: &Gen, drivers: &Registry) -> Result<(), Failure> {
     if args.rate.is_some() || flood::has_end(&args.limits) {
         return Ok(());
@@ -142,7 +147,8 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
     // whatever the driver.
     let leaves_by = args.to.and_then(|_| match Interface::open(&to.arg) {
         Ok(dev) => Some(dev.name().to_string()),
-        // The driver then reports the missing interface; if the port creates it, the user must give both addresses.
+        // The driver then reports the missing interface; if the port creates it, the user must give
+        // both addresses.
         Err(_) => is_asked.then(|| to.arg.clone()),
     });
     if let (Some(to), None) = (args.to, &leaves_by)

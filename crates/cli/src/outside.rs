@@ -19,7 +19,8 @@ pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
 /// Words with which users ask for the state of a run.
 const OF_A_RUN: [&str; 5] = ["counters", "show", "stat", "stats", "status"];
 
-/// Returns `WORD.. --help` for the arguments `help WORD..`, if the separate program has the command.
+/// Returns `WORD.. --help` for the arguments `help WORD..`, if the separate program has the
+/// command.
 pub fn help_of(mut words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     words.next().filter(|first| first == "help")?;
     let mut words: Vec<OsString> = words.collect();

@@ -25,8 +25,8 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Finds the interrupts of a path's open ports; first prints which may be moved, and records them for `doctor
-    /// --undo`.
+    /// Finds the interrupts of a path's open ports; first prints which may be moved, and records
+    /// them for `doctor --undo`.
     pub fn find(place: Option<&str>, path: &Path, screen: &Screen) -> Interrupts {
         let Some(how @ ("auto" | "napi")) = place else { return Interrupts::default() };
         let plans = path.ports.iter().filter_map(|(_, text)| planned(&path.drivers, text).ok());

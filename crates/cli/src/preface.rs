@@ -25,7 +25,8 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
         + "\n"
 }
 
-/// Returns the line that names the interfaces whose packets are copied; the lines of the ports have the reasons.
+/// Returns the line that names the interfaces whose packets are copied; the lines of the ports have
+/// the reasons.
 fn copies(ports: &[PortStats]) -> String {
     let is_copied = |mode: &str| mode.split([' ', ',']).any(|word| word == "copy");
     let copied = ports.iter().filter(|p| p.flags.interface && is_copied(&p.obtained.mode));

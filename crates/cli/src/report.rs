@@ -17,7 +17,8 @@ use figures::{fine, late};
 pub use figures::rate;
 pub use linerate_sys::text::thousands;
 
-/// Returns the ledger: packets of each port, drops, troubles and balance; `--quiet` prints nothing else.
+/// Returns the ledger: packets of each port, drops, troubles and balance; `--quiet` prints nothing
+/// else.
 pub fn ledger(report: &ForwardReport) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {

@@ -83,8 +83,8 @@ impl Screen {
         }
     }
 
-    /// Prints a note about a change on an interface, also with `--json`, because the change would otherwise be
-    /// unknown while it lasts.
+    /// Prints a note about a change on an interface, also with `--json`, because the change would
+    /// otherwise be unknown while it lasts.
     pub fn change(&self, text: &str) {
         eprint_all(text);
     }
@@ -105,7 +105,8 @@ impl Screen {
         let text = plain(text);
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // No failure: the reader of the pipe has read enough (`linerate … | head`), or the terminal has gone.
+            // No failure: the reader of the pipe has read enough (`linerate … | head`), or the
+            // terminal has gone.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) && is_device(&out) => Ok(()),
             Err(e) => {

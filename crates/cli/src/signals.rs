@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, a later one ends it
-//! immediately.
+//! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, a
+//! later one ends it immediately.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,9 @@ use crate::{progress, undo};
 /// Number that represents the end of the standard input where a signal's number is expected.
 pub const HANGUP: i32 = 0;
 
-/// Time after the first signal in which another is taken for the same request: timeout(1) and some service managers
-/// signal a process and its process group, and a terminal that closes may send two signals.
+/// Time after the first signal in which another is taken for the same request: timeout(1) and some
+/// service managers signal a process and its process group, and a terminal that closes may send two
+/// signals.
 const SAME: Duration = Duration::from_millis(300);
 
 /// Temporary folders to remove when a later signal ends the process, which then drops no value.
@@ -55,9 +56,9 @@ impl Signals {
         Signals::of(incoming, flag.clone()).map(|(signals, _)| signals)
     }
 
-    /// Watches SIGINT and the standard input, whose end gives [`HANGUP`]: the process at its other end has died or
-    /// wants the run to end. SIGTERM and SIGHUP are left to that process, because a service's manager and a terminal
-    /// send them to both.
+    /// Watches SIGINT and the standard input, whose end gives [`HANGUP`]: the process at its other
+    /// end has died or wants the run to end. SIGTERM and SIGHUP are left to that process, because a
+    /// service's manager and a terminal send them to both.
     ///
     /// # Errors
     /// Errors of sigaction(2), or of starting a thread.
@@ -114,7 +115,8 @@ impl Signals {
     }
 }
 
-/// Registers a temporary folder, which a signal that ends the process immediately removes with its contents.
+/// Registers a temporary folder, which a signal that ends the process immediately removes with its
+/// contents.
 pub fn register_folder(folder: &Path) {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_owned());
 }
@@ -132,8 +134,8 @@ fn remove_folders() {
     }
 }
 
-/// Lets a write beyond the limit of file sizes (RLIMIT_FSIZE) fail: its signal would end a process that has changed an
-/// interface, and would end it without a message.
+/// Lets a write beyond the limit of file sizes (RLIMIT_FSIZE) fail: its signal would end a process
+/// that has changed an interface, and would end it without a message.
 ///
 /// Source: setrlimit(2).
 pub fn survive_file_limit() {

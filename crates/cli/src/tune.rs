@@ -15,10 +15,10 @@ use show::{View, table};
 
 /// Show and change the settings of a run, in ethtool's manner
 ///
-/// PATH is the socket of a run that was started with --control PATH. Without a letter option, tune shows
-/// every setting of every port. Workers apply a change between two polls: waiting packets keep their order,
-/// and no packet is lost. The answer shows the old and the new value, the packets received before the
-/// change, and its duration.
+/// PATH is the socket of a run that was started with --control PATH. Without a letter option, tune
+/// shows every setting of every port. Workers apply a change between two polls: waiting packets
+/// keep their order, and no packet is lost. The answer shows the old and the new value, the packets
+/// received before the change, and its duration.
 #[derive(Debug, clap::Parser)]
 #[command(after_long_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("letter").multiple(false))]
@@ -45,7 +45,8 @@ pub struct Tune {
     #[arg(short = 'g', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_ring: Option<String>,
-    /// Refused: ring sizes are fixed when a port is opened. Restart the run with another port text, as in ring=4096
+    /// Refused: ring sizes are fixed when a port is opened. Restart the run with another port text,
+    ///          as in ring=4096
     #[arg(short = 'G', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub set_ring: Option<Vec<String>>,
@@ -65,7 +66,8 @@ pub struct Tune {
     #[arg(short = 'S', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub statistics: Option<String>,
-    /// Revert the change after this time, as in 60s, unless `linerate tune PATH --keep` is run before
+    /// Revert the change after this time, as in 60s, unless `linerate tune PATH --keep` is run
+    /// before
     #[arg(long, value_name = "TIME", value_parser = revert_after)]
     pub revert_after: Option<Duration>,
     /// Keep the changes that are due to be reverted
@@ -256,8 +258,8 @@ mod tests {
         }
     }
 
-    /// Settings that exist in programs but not in runs: the length of a thread's own hot list, and a pool's sampling,
-    /// which costs time.
+    /// Settings that exist in programs but not in runs: the length of a thread's own hot list, and
+    /// a pool's sampling, which costs time.
     const ELSEWHERE: [&str; 2] = ["hot_list", "sample"];
 
     #[test]

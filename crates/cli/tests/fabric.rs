@@ -14,8 +14,8 @@ use linerate_testing::Scratch;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Returns the windows of both sides of a quick run with one cell, and the run's document; `None`, with a message, if
-/// threads may not be pinned.
+/// Returns the windows of both sides of a quick run with one cell, and the run's document; `None`,
+/// with a message, if threads may not be pinned.
 fn ran(experiment: &str, only: &str) -> Option<(Vec<[Value; 2]>, Value)> {
     let dir = Scratch::new();
     let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.0.display());
@@ -96,8 +96,8 @@ fn an_adapters_packets_are_passed_on_or_lost_by_their_cause() {
         assert!(figure(window, "far_cpu_ns") > 0.0 && figure(window, "far_copied_out") == 0.0);
         full += figure(window, "overruns_fabric_full");
     }
-    // A burst of 1024 finds 256 free places in the ring and 256 before it, unless the other process reads meanwhile,
-    // for which it would need a third CPU.
+    // A burst of 1024 finds 256 free places in the ring and 256 before it, unless the other process
+    // reads meanwhile, for which it would need a third CPU.
     assert!(full > 0.0 || cpus() > 2, "nothing was lost");
 }
 
@@ -128,8 +128,8 @@ value = "cpu_ns / packets"
 clock = "cost"
 "#;
 
-/// The words of the run, or of its only cell, where the machine lacks something for the device: namespaces with links,
-/// the program that makes them, or CPUs.
+/// The words of the run, or of its only cell, where the machine lacks something for the device:
+/// namespaces with links, the program that makes them, or CPUs.
 const LACKS: [&str; 4] = [
     "cannot have a network namespace",
     "cannot make hosts and links of a scenario",
@@ -137,7 +137,8 @@ const LACKS: [&str; 4] = [
     "threads need a CPU each",
 ];
 
-/// Returns what the machine lacks for the device, in the words of the run or of its only cell; `None` if nothing.
+/// Returns what the machine lacks for the device, in the words of the run or of its only cell;
+/// `None` if nothing.
 fn lacks(document: &Value) -> Option<&Value> {
     let is_of_the_cell = |warning: &&Value| {
         warning["text"].as_str().is_some_and(|text| text.contains("cell cannot be run here"))
@@ -157,13 +158,14 @@ fn lacks(document: &Value) -> Option<&Value> {
 
 #[test]
 fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
-    // With a third CPU the other process may read fast enough, and so it may where other programs slow the sender.
+    // With a third CPU the other process may read fast enough, and so it may where other programs
+    // slow the sender.
     let lost = |_| lost_of_a_device().is_none_or(|lost| lost > 0.0);
     assert!((0..5).any(lost) || cpus() > 2, "nothing was lost");
 }
 
-/// Passes packets of a device to the other process; returns the number of those that were lost, or `None` if the
-/// machine cannot run it.
+/// Passes packets of a device to the other process; returns the number of those that were lost, or
+/// `None` if the machine cannot run it.
 fn lost_of_a_device() -> Option<f64> {
     let scratch = Scratch::new();
     let file = scratch.file("device.toml", BY_A_DEVICE);
@@ -189,7 +191,8 @@ fn lost_of_a_device() -> Option<f64> {
         let packets: f64 = pairs.iter().map(|pair| pair[side]["packets"].as_f64().unwrap()).sum();
         let (far, lost) = (sums(side, "far_packets"), sums(side, "overruns"));
         assert!(far > 0.0 && far == sums(side, "far_verified"), "{side}: {document}");
-        // Packets that are under way at the end of a window, in two rings and a burst, may count in no window.
+        // Packets that are under way at the end of a window, in two rings and a burst, may count in
+        // no window.
         let between = (2.0 * 64.0 + 64.0) * pairs.len() as f64;
         let (went, offered) = (packets + lost, sums(side, "offered"));
         assert!((went - offered).abs() <= between, "{side}: {went} of {offered}");

@@ -442,7 +442,8 @@ fn a_capture_of_another_link_type_goes_to_another_file_and_nowhere_else() {
     assert_eq!(copied.exit, Some(0), "{copied:?}");
     assert!(copied.out.contains("balance  rx 1 = tx 1 "), "{copied:?}");
     let copy = std::fs::read(file("out.pcapng")).unwrap();
-    // After the section header, the interface block has the link type; then the packet block has both lengths.
+    // After the section header, the interface block has the link type; then the packet block has
+    // both lengths.
     assert_eq!(copy[28 + 8..28 + 10], [113, 0]);
     let lengths = [5_u32, 14].map(u32::to_le_bytes).concat();
     assert!(copy.windows(13).any(|w| w[..8] == lengths && w[8..] == *b"hello"), "{copy:?}");

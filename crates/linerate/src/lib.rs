@@ -23,11 +23,11 @@
 //! # }
 //! ```
 //!
-//! The library prints nothing, opens nothing without a request and installs no signal handler; ARCHITECTURE.md
-//! names its global state. This crate has no code: it re-exports the others.
+//! The library prints nothing, opens nothing without a request and installs no signal handler;
+//! ARCHITECTURE.md names its global state. This crate has no code: it re-exports the others.
 //!
-//! `docs/…`, ARCHITECTURE.md and SPECIFICATION.md are files of the repository. *Post 000* to *post 004* are five posts to
-//! Linux' network lists: the sections S0 to S4 of SPECIFICATION.md.
+//! `docs/…`, ARCHITECTURE.md and SPECIFICATION.md are files of the repository. *Post 000* to *post
+//! 004* are five posts to Linux' network lists: the sections S0 to S4 of SPECIFICATION.md.
 #![forbid(unsafe_code)]
 
 pub use linerate_ctl::{affinity, doctor, placement};
@@ -56,7 +56,8 @@ pub use linerate_skb::{
 };
 pub use linerate_wire as wire;
 
-/// Waits for descriptors, and the doorbell that makes one readable: for drivers and loops of your own.
+/// Waits for descriptors, and the doorbell that makes one readable: for drivers and loops of your
+/// own.
 pub mod wait {
     pub use linerate_port::wait::{EventFd, POLL_FDS_MAX, is_writable, poll_each, poll_readable};
 }

@@ -1,6 +1,7 @@
 //! Values that a program must not drop by mistake: the compiler warns if it does.
 //!
-//! Each statement expects the warning. Without the attribute the expectation is unfulfilled, which is an error here.
+//! Each statement expects the warning. Without the attribute the expectation is unfulfilled, which
+//! is an error here.
 #![deny(unfulfilled_lint_expectations)]
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The types of the public API: each can be named by a program, and the handles can be moved and shared among threads.
+//! The types of the public API: each can be named by a program, and the handles can be moved and
+//! shared among threads.
 
 use std::time::Duration;
 

@@ -7,9 +7,10 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ETH_BYTES: usize = 14;
 
-/// Returns false for TCP and UDP with a wrong checksum, or with IPv4 options that determine the packet's route, which
-/// smoltcp skips. A checksum left to a device counts as right, because the packet was never on a wire; so does one
-/// that the port has verified. Packets of other protocols are left to smoltcp's own checks.
+/// Returns false for TCP and UDP with a wrong checksum, or with IPv4 options that determine the
+/// packet's route, which smoltcp skips. A checksum left to a device counts as right, because the
+/// packet was never on a wire; so does one that the port has verified. Packets of other protocols
+/// are left to smoltcp's own checks.
 pub fn is_right(frame: &[u8], offload: Offload) -> bool {
     let is_settled = offload.flags & (Offload::NEEDS_CHECKSUM | Offload::VERIFIED) != 0;
     let right = match wire::tcp(frame) {
@@ -93,7 +94,8 @@ mod tests {
         assert!(is_right(&[0; 60], Offload::NONE), "no IP");
     }
 
-    /// Returns a TCP segment with these options, in a packet of IPv4 with `options` or of IPv6; its checksum is wrong.
+    /// Returns a TCP segment with these options, in a packet of IPv4 with `options` or of IPv6; its
+    /// checksum is wrong.
     fn segment(is_v6: bool, options: &[u8], tcp_options: &[u8]) -> Vec<u8> {
         let mut frame = vec![2; 12];
         let len = (20 + tcp_options.len()) as u8;

@@ -1,5 +1,5 @@
-//! linerate's queues as devices of [smoltcp], a TCP/IP stack: TCP in user space over AF_XDP, AF_PACKET or any other
-//! port.
+//! linerate's queues as devices of [smoltcp], a TCP/IP stack: TCP in user space over AF_XDP,
+//! AF_PACKET or any other port.
 //!
 //! ```no_run
 //! use linerate::{Pool, Port};
@@ -23,11 +23,12 @@
 //! # }
 //! ```
 //!
-//! smoltcp reads and writes packets in place, in the pool's frames. This device handles the checksums of TCP and UDP:
-//! smoltcp neither computes nor verifies them. For sent packets the checksum is left to the port, which leaves it to
-//! the device or computes it. Received packets are verified here, unless the port has verified them. The checksum of
-//! a datagram that came in fragments is not verified. In a pool with frames of more than a packet
-//! ([`Pool::jumbo_room`]), TCP over IPv4 sends superframes.
+//! smoltcp reads and writes packets in place, in the pool's frames. This device handles the
+//! checksums of TCP and UDP: smoltcp neither computes nor verifies them. For sent packets the
+//! checksum is left to the port, which leaves it to the device or computes it. Received packets are
+//! verified here, unless the port has verified them. The checksum of a datagram that came in
+//! fragments is not verified. In a pool with frames of more than a packet ([`Pool::jumbo_room`]),
+//! TCP over IPv4 sends superframes.
 //!
 //! [smoltcp]: https://docs.rs/smoltcp
 //! [`Pool::jumbo_room`]: linerate::Pool::jumbo_room
@@ -56,8 +57,8 @@ const MTU_BYTES: usize = 1500;
 /// The longest packet whose length fits an IPv4 header.
 const IP_BYTES_MAX: usize = 65_535;
 
-/// A queue as a device of smoltcp. Dropping it drops received packets that smoltcp has not taken, and unsent packets,
-/// as `stopped`.
+/// A queue as a device of smoltcp. Dropping it drops received packets that smoltcp has not taken,
+/// and unsent packets, as `stopped`.
 #[derive(Debug)]
 pub struct Device {
     arriving: Batch,
@@ -71,12 +72,12 @@ pub struct Device {
 }
 
 impl Device {
-    /// Creates a device from `queue`, with Ethernet's MTU of 1500 bytes. If the port has several queues, the device
-    /// only receives packets of this one.
+    /// Creates a device from `queue`, with Ethernet's MTU of 1500 bytes. If the port has several
+    /// queues, the device only receives packets of this one.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` for a pool whose memory a peer can write, `E-POOL-SIZE` for frames too small for a
-    /// packet.
+    /// `E-UNSUPPORTED` for a pool whose memory a peer can write, `E-POOL-SIZE` for frames too small
+    /// for a packet.
     pub fn new(queue: Queue) -> Result<Device> {
         let (pool, what) = (queue.pool(), "cannot make a device of smoltcp's");
         if pool.trust() == Trust::Exported {
@@ -227,8 +228,8 @@ impl phy::Device for Device {
         capabilities.max_burst_size = Some(BATCH);
         capabilities.checksum.tcp = Checksum::None;
         capabilities.checksum.udp = Checksum::None;
-        // A superframe of two segments would cost more than it saves. For IPv6, smoltcp drops its own superframes as
-        // too long.
+        // A superframe of two segments would cost more than it saves. For IPv6, smoltcp drops its
+        // own superframes as too long.
         if self.leaving.longest > 2 * capabilities.max_transmission_unit {
             capabilities.segmentation.tcpv4 = NonZeroUsize::new(self.leaving.longest);
         }
@@ -265,8 +266,9 @@ impl Leaving {
         self.has(true)
     }
 
-    /// Returns true if there is room and memory for an answer to a packet, which is no superframe. The frames of
-    /// superframes may be those of received packets, which are free once smoltcp has taken them.
+    /// Returns true if there is room and memory for an answer to a packet, which is no superframe.
+    /// The frames of superframes may be those of received packets, which are free once smoltcp has
+    /// taken them.
     fn can_answer(&mut self) -> bool {
         self.has(false)
     }

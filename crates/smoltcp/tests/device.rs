@@ -1,5 +1,5 @@
-//! Tests smoltcp at both ends of a ring: streams arrive complete, in packets and in superframes, and the ledger has
-//! every packet.
+//! Tests smoltcp at both ends of a ring: streams arrive complete, in packets and in superframes,
+//! and the ledger has every packet.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;

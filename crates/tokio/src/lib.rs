@@ -30,9 +30,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::coop::consume_budget;
 
-/// A port whose waits are futures. A future may be dropped at any time: no packet and no event is lost.
+/// A port whose waits are futures. A future may be dropped at any time: no packet and no event is
+/// lost.
 ///
-/// To end a wait from elsewhere, drop its future, as `tokio::select!` does: a [`Waker`](linerate::Waker) does not end it.
+/// To end a wait from elsewhere, drop its future, as `tokio::select!` does: a
+/// [`Waker`](linerate::Waker) does not end it.
 #[derive(Debug)]
 pub struct AsyncPort {
     /// A descriptor for each queue; the runtime reports only changes of its state.
@@ -60,18 +62,21 @@ impl AsyncPort {
     /// `E-SYSTEM` if a descriptor cannot be duplicated or registered.
     ///
     /// # Panics
-    /// Outside of a runtime, or in one without I/O, as everything of tokio's that waits for descriptors.
+    /// Outside of a runtime, or in one without I/O, as everything of tokio's that waits for
+    /// descriptors.
     pub fn new(port: Port) -> Result<AsyncPort> {
         let fds = port.descriptors().map(register).collect::<io::Result<_>>()?;
         Ok(AsyncPort { fds, port, event: Event::None })
     }
 
-    /// Waits until there are packets to receive. Returns false if the source has ended and everything was received.
+    /// Waits until there are packets to receive. Returns false if the source has ended and
+    /// everything was received.
     ///
     /// Receive after it: until then it returns true at once.
     ///
     /// # Errors
-    /// The error of a device that has failed for good. If a device is down but may recover, the call waits.
+    /// The error of a device that has failed for good. If a device is down but may recover, the
+    /// call waits.
     pub async fn readable(&mut self) -> Result<bool> {
         self.ready_for(Want::Frames).await
     }
@@ -129,8 +134,8 @@ impl AsyncPort {
     /// which a part was sent stays in the port, and goes with the next call.
     ///
     /// # Errors
-    /// The error of a device that has failed for good. It drops packets, and the ledger has the reason;
-    /// those that it did not take stay in the batch.
+    /// The error of a device that has failed for good. It drops packets, and the ledger has the
+    /// reason; those that it did not take stay in the batch.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
             self.port.xmit(batch);
@@ -172,8 +177,8 @@ impl AsyncPort {
 /// the port.
 fn register(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
     let fd = fd.try_clone_to_owned()?;
-    // SAFETY: the descriptor must stay open, and keep its number, until the AsyncFd is dropped. The OwnedFd keeps it
-    // open with a constant number, the AsyncFd owns the OwnedFd, and nothing in this crate takes it out or changes
-    // it.
+    // SAFETY: the descriptor must stay open, and keep its number, until the AsyncFd is dropped. The
+    // OwnedFd keeps it open with a constant number, the AsyncFd owns the OwnedFd, and nothing in
+    // this crate takes it out or changes it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

@@ -1,4 +1,5 @@
-//! A port in tokio: packets wake the task, other events leave it asleep, and a dropped wait loses nothing.
+//! A port in tokio: packets wake the task, other events leave it asleep, and a dropped wait loses
+//! nothing.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};

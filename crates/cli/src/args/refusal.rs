@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::errors::{self, Failure, RUNTIME, USAGE};
 use crate::screen::{self, Screen};
 
-/// Prints the requested help, or clap's error in the form of any other error; returns the exit status.
+/// Prints the requested help, or clap's error in the form of any other error; returns the exit
+/// status.
 pub fn refuse(e: &clap::Error) -> u8 {
     let words = errors::words();
     let json = words.iter().any(|word| word == "--json");
@@ -60,7 +61,8 @@ fn usage(e: &clap::Error, words: &[String]) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }
 
-/// Replaces the standard library's words for text that is no number, and clap's for a word that is no command.
+/// Replaces the standard library's words for text that is no number, and clap's for a word that is
+/// no command.
 fn plain(mut why: String) -> String {
     for (theirs, ours) in [
         ("invalid digit found in string", "write a whole number"),

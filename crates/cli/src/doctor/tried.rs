@@ -18,8 +18,8 @@ pub(super) fn tried(spec: &Spec, trial: Trial, of_links: Option<&dyn Driver>) ->
     if is_beside || (!trial.is_full() && is_hardware(&spec.arg)) {
         return None;
     }
-    // The filter of the trial stands in place of `write`. A port that only sends ignores `hold=` and
-    // `rss=`, so the trial leaves them out.
+    // The filter of the trial stands in place of `write`. A port that only sends ignores `hold=`
+    // and `rss=`, so the trial leaves them out.
     let is_written = spec.flag("write").unwrap_or(false);
     let is_left_out = |part: &str| ["write", "hold", "rss"].iter().any(|key| is(part, key));
     let parts = text.split(',').filter(|part| !is_written || !is_left_out(part));

@@ -24,8 +24,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// Name of the test that the child process runs.
 const CHILD: &str = "run::live::command_with_a_restless_device";
 
-/// The driver of `restless:`, whose device has one packet at each poll and whose descriptor is always
-/// readable: one packet an irq, as many irqs as the worker's share of a CPU allows.
+/// The driver of `restless:`, whose device has one packet at each poll and whose descriptor is
+/// always readable: one packet an irq, as many irqs as the worker's share of a CPU allows.
 struct Restless;
 
 impl Driver for Restless {
@@ -101,7 +101,8 @@ impl Drop for Killed {
     }
 }
 
-/// S1.7. The device is ready at once, so that a hundredth of a CPU is enough for 1000 irqs a second.
+/// S1.7. The device is ready at once, so that a hundredth of a CPU is enough for 1000 irqs a
+/// second.
 #[test]
 fn a_port_with_few_packets_to_an_irq_is_told_once_while_the_command_runs() {
     let mut child = Command::new(std::env::current_exe().unwrap());

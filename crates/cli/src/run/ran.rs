@@ -11,7 +11,8 @@ use crate::run::{Path, planned};
 use crate::screen::Screen;
 use crate::signals;
 
-/// Fewest packets for costs of each packet: with fewer, start and end of the run are most of the costs.
+/// Fewest packets for costs of each packet: with fewer, start and end of the run are most of the
+/// costs.
 pub const PACKETS_MIN: u64 = 1000;
 /// Length of an Ethernet header, which the MTU does not include.
 const ETHERNET_BYTES: u32 = 14;
@@ -131,8 +132,8 @@ pub(super) fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
     })
 }
 
-/// Completes a run's error for the user: with the network namespace to which the interface of the port
-/// that failed has moved, and with the command to type.
+/// Completes a run's error for the user: with the network namespace to which the interface of the
+/// port that failed has moved, and with the command to type.
 pub(super) fn complete(error: &mut ErrorReport, stopped: &Stopped, path: &Path) {
     if let Some((port, e)) = stopped.trouble()
         && (&*error.code, &error.why) == (e.code.as_str(), &e.why)
@@ -180,8 +181,8 @@ pub(super) fn unbalanced(stopped: &Stopped) -> Failure {
     Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT)
 }
 
-/// Returns the failure if packets from a generator to a sink were dropped, and the sink found none lost: they were the
-/// last of their flows, so that no later number told of them.
+/// Returns the failure if packets from a generator to a sink were dropped, and the sink found none
+/// lost: they were the last of their flows, so that no later number told of them.
 pub(super) fn last_lost(report: &ForwardReport) -> Option<ErrorReport> {
     let from_outside = |port: &&PortReport| !port.flags.generates && !port.flags.paired;
     let foreign: u64 = report.ports.iter().filter(from_outside).map(|p| p.rx.packets).sum();

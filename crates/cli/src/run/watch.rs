@@ -20,8 +20,8 @@ const CHECK_OFTEN: Duration = Duration::from_millis(10);
 /// trouble, long enough to let an idle machine sleep. With the wake-ups of two xdp ports, the
 /// process wakes less than twice a second.
 pub(super) const CHECK_SELDOM: Duration = Duration::from_secs(2);
-/// Shortest time over which the packets and irqs of a port are judged: figures of a shorter time are
-/// not representative.
+/// Shortest time over which the packets and irqs of a port are judged: figures of a shorter time
+/// are not representative.
 const JUDGED: Duration = Duration::from_secs(1);
 
 /// Waits until the run must end, and shows its progress.
@@ -106,9 +106,9 @@ pub(super) struct PoorPorts {
 }
 
 impl PoorPorts {
-    /// Returns notes on ports whose irqs carry too few packets, one for each port; `time` is the time
-    /// since the start of the run. Judges the packets and irqs since the last check, because an average
-    /// of the whole run hides for long that a port's use has become poor.
+    /// Returns notes on ports whose irqs carry too few packets, one for each port; `time` is the
+    /// time since the start of the run. Judges the packets and irqs since the last check, because
+    /// an average of the whole run hides for long that a port's use has become poor.
     pub fn check(&mut self, mut ports: Vec<PortStats>, time: Duration) -> Vec<String> {
         let passed = time.saturating_sub(self.checked);
         if passed < JUDGED {

@@ -47,13 +47,14 @@ pub(super) fn is_free_soon(line: &Line, until: Instant) -> bool {
     }
 }
 
-/// Returns true if no XDP program is attached that may need the line's change; `None` if that is not
-/// known, for instance because the other end is in another network namespace.
+/// Returns true if no XDP program is attached that may need the line's change; `None` if that is
+/// not known, for instance because the other end is in another network namespace.
 fn is_free(line: &Line) -> Option<bool> {
     let info = |index| LinkInfo::of(&Interface::by_index(index).ok()?).ok();
     let own = info(line.index)?;
     let user = match (&line.left, other_end(&own)) {
-        // The port is on the other end: what it receives lacks what the kernel leaves to the offload.
+        // The port is on the other end: what it receives lacks what the kernel leaves to the
+        // offload.
         (left, Some(other)) if left.is_for_other_end() => info(other)?,
         (left, None) if left.is_for_other_end() && own.kind == "veth" => return None,
         _ => own,

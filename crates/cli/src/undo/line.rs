@@ -151,7 +151,8 @@ impl Line {
         self.run() == Run::Ended && self.netns.is_here()
     }
 
-    /// Returns true if the run may still need the setting that `other`, of an ended run, changed too.
+    /// Returns true if the run may still need the setting that `other`, of an ended run, changed
+    /// too.
     fn needs_same_as(&self, other: &Line) -> bool {
         let is_same_kind = match (&self.left, &other.left) {
             (Left::Offload(own), Left::Offload(other)) => own == other,
@@ -224,8 +225,8 @@ impl Line {
         Some(format!("a killed run {verb} {interface} changed: {changed}"))
     }
 
-    /// Undoes the change, and returns what was found: at level `Ok` if nothing is left to be undone.
-    /// `all` has the lines of all records.
+    /// Undoes the change, and returns what was found: at level `Ok` if nothing is left to be
+    /// undone. `all` has the lines of all records.
     pub fn undo(&self, all: &[&Line], screen: &Screen) -> Finding {
         let refused = match self.run() {
             Run::Lives => Some((
@@ -271,7 +272,8 @@ impl Line {
         }
     }
 
-    /// Returns the remedy if an offload is off, and an XDP program, which may be that of another port, may need it off.
+    /// Returns the remedy if an offload is off, and an XDP program, which may be that of another
+    /// port, may need it off.
     fn needed(&self) -> Option<String> {
         let is_left = matches!(self.left, Left::Offload(_)) && self.may_be_left(true);
         if !is_left || is_free_soon(self, detached()) {

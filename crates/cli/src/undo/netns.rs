@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 
 /// The identity of a network namespace.
 ///
-/// The kernel gives the inode number of a deleted namespace to a new one, which may have the same names and indices of
-/// interfaces: containers and scripts use them again and again. It never repeats a cookie before the next boot, after which
-/// there are no records.
+/// The kernel gives the inode number of a deleted namespace to a new one, which may have the same
+/// names and indices of interfaces: containers and scripts use them again and again. It never
+/// repeats a cookie before the next boot, after which there are no records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Netns {
     pub inode: u64,

@@ -55,7 +55,8 @@ impl Drop for Written {
 /// Number of records that this process has in files.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns true if this process has changed settings of the machine, or may have, and has recorded them.
+/// Returns true if this process has changed settings of the machine, or may have, and has recorded
+/// them.
 pub fn is_recorded() -> bool {
     FILES.load(Ordering::Relaxed) > 0
 }
@@ -69,8 +70,8 @@ pub fn record<'a>(
     record_locked(false, "during the trial", ports, drivers, screen)
 }
 
-/// Records the changes that opening `ports` will make; `lasts` says for how long. `is_locked` is true if the caller
-/// has locked the folder, or has tried to.
+/// Records the changes that opening `ports` will make; `lasts` says for how long. `is_locked` is
+/// true if the caller has locked the folder, or has tried to.
 pub(super) fn record_locked<'a>(
     is_locked: bool,
     lasts: &str,
@@ -117,8 +118,8 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_left = true;
     }
 
-    /// Records that the hold of an interface is about to be changed to `time`, 0 for none. The hold from before the
-    /// first change remains the one to restore.
+    /// Records that the hold of an interface is about to be changed to `time`, 0 for none. The hold
+    /// from before the first change remains the one to restore.
     pub fn hold(&self, interface: &str, time: Duration, screen: &Screen) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         say(written.hold(interface, napi_hold(time), screen), screen);
