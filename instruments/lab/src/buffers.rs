@@ -31,8 +31,9 @@ struct Request {
 
 /// Runs one case, and returns the result as one line of JSON.
 ///
-/// `args` are a side, `linerate` or `dpdk`, then a case or `probe`, then options as they are given on
-/// a command line: `--cpus A,B`, `--bursts N`, `--reps N`. A probe only says whether the side can be run here.
+/// `args` are a side, `linerate` or `dpdk`, then a case or `probe`, then options as they are given
+/// on a command line: `--cpus A,B`, `--bursts N`, `--reps N`. A probe only says whether the side
+/// can be run here.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for arguments that make no sense; `E-UNSUPPORTED` where the peer is not installed

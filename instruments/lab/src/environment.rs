@@ -1,8 +1,8 @@
 //! Description of the environment of a run: the `env` of its document.
 //!
-//! Everything is read from /proc and /sys, outside any window. What cannot be read is `null` or left
-//! out; nothing is guessed. Of the kernel's command line only what bears on a measurement is kept:
-//! the rest is the machine's own business, and may hold secrets.
+//! Everything is read from /proc and /sys, outside any window. What cannot be read is `null` or
+//! left out; nothing is guessed. Of the kernel's command line only what bears on a measurement is
+//! kept: the rest is the machine's own business, and may hold secrets.
 
 use std::fs;
 use std::path::Path;

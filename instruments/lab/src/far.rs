@@ -9,8 +9,8 @@
 //!                                      first line says that it is ready, or why it cannot read
 //! ```
 //!
-//! It ends when its standard input does and no packet comes, so that it does not outlive its parent.
-//! Between windows it sleeps.
+//! It ends when its standard input does and no packet comes, so that it does not outlive its
+//! parent. Between windows it sleeps.
 
 use std::io::{self, Write};
 use std::ops::AddAssign;
@@ -148,9 +148,9 @@ impl AddAssign<&Seen> for Seen {
 
 /// Reads packets until the standard input ends.
 ///
-/// `args` are a memif's text, the CPU to run on or `-`, and `verify` or `look`: to check every byte,
-/// or to read the stamps only. If the memif cannot be opened, or the thread not be pinned, it tells
-/// the run that has started it, and ends.
+/// `args` are a memif's text, the CPU to run on or `-`, and `verify` or `look`: to check every
+/// byte, or to read the stamps only. If the memif cannot be opened, or the thread not be pinned, it
+/// tells the run that has started it, and ends.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for arguments that make no sense; whatever its pipes say.
@@ -372,8 +372,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the median latency of packets that say that they arrived `age_ns` before they were made,
-    /// and the time from then until all had been read.
+    /// Returns the median latency of packets that say that they arrived `age_ns` before they were
+    /// made, and the time from then until all had been read.
     fn median_ns(age_ns: u64, verify: bool) -> (u64, u64) {
         let name = format!("@linerate-far-{}-{age_ns}-{verify}", std::process::id());
         let reader = Reader::connect(&name).unwrap();
@@ -432,8 +432,8 @@ mod tests {
         assert!(e.why.contains("memif"), "{e}");
     }
 
-    /// Returns what a far side that verifies has seen of each round of packets; of a flow's numbers,
-    /// of which `None` is a packet without a stamp.
+    /// Returns what a far side that verifies has seen of each round of packets; of a flow's
+    /// numbers, of which `None` is a packet without a stamp.
     fn seen_of(rounds: &[&[Option<u64>]]) -> Vec<Seen> {
         let name = format!("@linerate-far-{}-{}", std::process::id(), rounds.len());
         let reader = Reader::connect(&name).unwrap();

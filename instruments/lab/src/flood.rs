@@ -1,8 +1,8 @@
 //! A packet generator in the kernel: sends copies of one frame without a socket, a system call or
 //! an sk_buff for each, so that it is never the limit of what AF_XDP receives.
 //!
-//! It is a process of its own, because a call lasts for seconds: only a process can be killed in the
-//! middle of one. The script `forward.sh` starts it on a CPU.
+//! It is a process of its own, because a call lasts for seconds: only a process can be killed in
+//! the middle of one. The script `forward.sh` starts it on a CPU.
 
 use linerate_sys::bpf::{Insn, Program, Reg, XDP_TX};
 use linerate_sys::netif::Interface;

@@ -1,7 +1,7 @@
 //! Experiments on a packet path, and the posts that they reproduce.
 //!
-//! An experiment is a claim as data ([`experiment`]): two sides of one [`scenario`], the factors that
-//! are varied, what is measured and what is expected, written down before the first run. The
+//! An experiment is a claim as data ([`experiment`]): two sides of one [`scenario`], the factors
+//! that are varied, what is measured and what is expected, written down before the first run. The
 //! [`runner`] measures the sides in adjacent windows in random order, with a control of the first
 //! side against itself in every unit, and keeps every one of them ([`record`]). What may be said is
 //! computed from those ([`analysis`]), whenever it is asked, and printed or drawn ([`report`]).

@@ -1,9 +1,9 @@
 //! Measurement of the calling thread: time on a CPU, time waiting for a CPU, events.
 //!
-//! A window has two edges, and what an edge reads is nested: the counters of the CPU innermost, then
-//! the wall, then what the kernel accounts. So the events are those of the window's code and of no
-//! clock, and the run delay is that of the wall time or of a little more. An edge costs a few system
-//! calls, which are not subtracted.
+//! A window has two edges, and what an edge reads is nested: the counters of the CPU innermost,
+//! then the wall, then what the kernel accounts. So the events are those of the window's code and
+//! of no clock, and the run delay is that of the wall time or of a little more. An edge costs a few
+//! system calls, which are not subtracted.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ impl Meter {
     /// Creates a meter of the calling thread, which its creator has pinned to `cpu`; `measured` is
     /// true if the thread's cost belongs to the side.
     ///
-    /// Cost: opens a file and some counters, and where there are counters the first one of a process
-    /// finds out for some milliseconds which of them count. Not for a window.
+    /// Cost: opens a file and some counters, and where there are counters the first one of a
+    /// process finds out for some milliseconds which of them count. Not for a window.
     #[must_use]
     pub fn of_this_thread(role: &str, cpu: Option<usize>, measured: bool) -> Meter {
         let account = Account::of_this_thread();

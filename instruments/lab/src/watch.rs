@@ -8,9 +8,9 @@
 //! # Interrupts
 //!
 //! What is not ours is the programs' and the kernel's time of the CPUs (user, nice and system of
-//! /proc/stat) less our own threads' time. Interrupts, hard and soft, are fields of their own there;
-//! they are left out, ksoftirqd's with them, on every kernel and for every scenario. What that means
-//! depends on the kernel:
+//! /proc/stat) less our own threads' time. Interrupts, hard and soft, are fields of their own
+//! there; they are left out, ksoftirqd's with them, on every kernel and for every scenario. What
+//! that means depends on the kernel:
 //!
 //! - With CONFIG_IRQ_TIME_ACCOUNTING they are in no thread's time either. What is not ours is then
 //!   that of others' threads; time that interrupts took from us is not seen.
@@ -102,8 +102,8 @@ pub struct Admission {
 impl Watch {
     /// Begins to observe `cpus`, or all CPUs if `cpus` is empty.
     ///
-    /// Cost: reads /proc/stat, some ten microseconds and some more for each CPU and interrupt of the
-    /// machine. Not within a window.
+    /// Cost: reads /proc/stat, some ten microseconds and some more for each CPU and interrupt of
+    /// the machine. Not within a window.
     ///
     /// # Errors
     /// `E-FILE` without /proc; `E-CPU` if one of them is off line.

@@ -145,8 +145,8 @@ impl Window {
         }
     }
 
-    /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's. If the
-    /// window has no count of a common name, a program that is a side may say it.
+    /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's. If
+    /// the window has no count of a common name, a program that is a side may say it.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<f64> {
         let of = |n: Option<u64>| n.map(|n| n as f64).or_else(|| self.figures.get(name).copied());

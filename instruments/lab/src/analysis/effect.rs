@@ -47,9 +47,9 @@ pub(super) struct Change {
 /// counted nothing, or the control has no ratio to compare with. Also if a side lacks the metric in
 /// some windows: those are often its worst, as a quantile of too few packets.
 ///
-/// With [`Effect::censored_below`] the side that has this value counted nothing, and the change is a bound, too. If that
-/// is the second side, the interval begins at −100 %. If it is the first side, the real interval has no upper end; the
-/// one here ends at the bound.
+/// With [`Effect::censored_below`] the side that has this value counted nothing, and the change is
+/// a bound, too. If that is the second side, the interval begins at −100 %. If it is the first
+/// side, the real interval has no upper end; the one here ends at the bound.
 #[must_use]
 pub fn effect(
     metric: &Metric,
@@ -130,8 +130,8 @@ fn elsewhere(metric: &Metric, pairs: &[&PairRecord], level: f64) -> Option<Elsew
 
 /// Computes the change over the pairs of all set-ups, by the metric's estimate.
 ///
-/// The set-up is the unit. With fewer than 6 set-ups the interval is computed from pairs, so that it has a width; it
-/// says nothing of other set-ups. The chance is always of set-ups.
+/// The set-up is the unit. With fewer than 6 set-ups the interval is computed from pairs, so that
+/// it has a width; it says nothing of other set-ups. The chance is always of set-ups.
 fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
     let of = |set_ups: &[Vec<(Part, Part)>]| match metric.estimate() {
         Estimate::Ratios => ratios(set_ups, level),

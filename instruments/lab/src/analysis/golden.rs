@@ -33,7 +33,8 @@ fn parts(over: &Value, under: &Value) -> Vec<Part> {
     each.map(|(over, under)| Part { over, under }).collect()
 }
 
-/// Compares an estimate and the ends of its interval with the values of `case` that begin at `from`.
+/// Compares an estimate and the ends of its interval with the values of `case` that begin at
+/// `from`.
 fn all_near(ours: [f64; 3], case: &Value, from: usize) {
     for (i, ours) in ours.into_iter().enumerate() {
         near(ours, number(&case[from + i]), case);

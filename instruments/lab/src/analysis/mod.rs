@@ -4,32 +4,36 @@
 //! `a`, which ran next to it. Everything here works on the logarithms of these ratios, so that a
 //! change and its undoing are the same distance apart and `b` by `a` is exactly `a` by `b` undone.
 //!
-//! - **Which pairs.** Those admitted by the environment for the metric's clock, of the one placement
-//!   class that most of them have ([`admitted`]). No pair is left out for its result.
-//! - **Which cells.** Those whose load both sides reached: a cell that names a load of a link keeps only
-//!   the share that arrived if that is below 98 % on a side (`reached`).
-//! - **Which unit.** A set-up of the sides: pairs of one share its memory and its luck. There are at least
-//!   6, and as many as the family of hypotheses needs; fewer say nothing.
-//! - **Effect.** One estimate a metric, whatever its windows hold. The median of the set-ups' ratios, each
-//!   the median of its pairs', and the interval that holds it: order statistics, interpolated
-//!   (`signs`). Of what is counted, the ratio of sums, and Student's interval (`sums`).
-//! - **Noise floor.** The same for control by `a`, which is the same code: the largest change within
-//!   *its* interval.
+//! - **Which pairs.** Those admitted by the environment for the metric's clock, of the one
+//!   placement class that most of them have ([`admitted`]). No pair is left out for its result.
+//! - **Which cells.** Those whose load both sides reached: a cell that names a load of a link keeps
+//!   only the share that arrived if that is below 98 % on a side (`reached`).
+//! - **Which unit.** A set-up of the sides: pairs of one share its memory and its luck. There are
+//!   at least 6, and as many as the family of hypotheses needs; fewer say nothing.
+//! - **Effect.** One estimate a metric, whatever its windows hold. The median of the set-ups'
+//!   ratios, each the median of its pairs', and the interval that holds it: order statistics,
+//!   interpolated (`signs`). Of what is counted, the ratio of sums, and Student's interval
+//!   (`sums`).
+//! - **Noise floor.** The same for control by `a`, which is the same code: the largest change
+//!   within *its* interval.
 //! - **Chance.** Signs of the logarithms flipped in all 2ⁿ ways, counted up to 256 pairs and in the
-//!   limit beyond (`signs`); corrected by Holm over the family that the experiment declares: the cells
-//!   that were planned, whether they ran or not, of each metric by itself or of all together.
+//!   limit beyond (`signs`); corrected by Holm over the family that the experiment declares: the
+//!   cells that were planned, whether they ran or not, of each metric by itself or of all together.
 //! - **Verdict.** Better or worse: the interval excludes no change, the change is beyond the noise
-//!   floor, and chance is below 5 %. Same: the whole interval lies within the margin that the experiment
-//!   declares, 1 % if it says nothing; noise never widens it. Anything else is unclear (`verdict`).
+//!   floor, and chance is below 5 %. Same: the whole interval lies within the margin that the
+//!   experiment declares, 1 % if it says nothing; noise never widens it. Anything else is unclear
+//!   (`verdict`).
 //! - **Looks.** A cell may end at an early look, if its interval is narrow enough on the scale of
-//!   logarithms, and never because of what it found. That alone would not raise the rate of false verdicts; early looks are still
-//!   taken at 99 %, for the reader who stops a run when it says what he hoped for: the chances of
-//!   all looks together stay about 5 %, as the tests show by simulation.
+//!   logarithms, and never because of what it found. That alone would not raise the rate of false
+//!   verdicts; early looks are still taken at 99 %, for the reader who stops a run when it says
+//!   what he hoped for: the chances of all looks together stay about 5 %, as the tests show by
+//!   simulation.
 //!
-//! Windows of 0 have no ratio: a metric that has them is to be declared as one of sums or of events, and an
-//! event that was never seen is below a bound and not 0 (`sums`). A difference of figures that
-//! was below 0 in any window has no ratio either: the effect is withheld, with a warning. So is it
-//! where a side lacks the figure in some of its windows, because these are often its worst.
+//! Windows of 0 have no ratio: a metric that has them is to be declared as one of sums or of
+//! events, and an event that was never seen is below a bound and not 0 (`sums`). A difference of
+//! figures that was below 0 in any window has no ratio either: the effect is withheld, with a
+//! warning. So is it where a side lacks the figure in some of its windows, because these are often
+//! its worst.
 
 mod effect;
 #[cfg(test)]

@@ -11,9 +11,9 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 /// each value of a factor that has several values.
 ///
 /// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
-/// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too noisy
-/// are counted as unclear, and are in neither. With a cell whose change is a bound, because a side
-/// counted nothing, both are made of bounds: they have no interval then.
+/// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too
+/// noisy are counted as unclear, and are in neither. With a cell whose change is a bound, because a
+/// side counted nothing, both are made of bounds: they have no interval then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
     let goals = experiment.metrics.iter().filter_map(|metric| Some((metric, metric.goal?)));
@@ -39,7 +39,8 @@ fn levels<'a>(
     })
 }
 
-/// Returns the line of a group; `None` if no cell of the group has the metric, or its figures have no ratio.
+/// Returns the line of a group; `None` if no cell of the group has the metric, or its figures have
+/// no ratio.
 fn line(
     metric: &Metric,
     goal: Goal,
@@ -92,7 +93,8 @@ fn recovered(sum: f64, terms: impl Iterator<Item = (f64, f64, f64)>) -> Option<(
     (ends.0.is_finite() && ends.1.is_finite()).then_some(ends)
 }
 
-/// Returns the interval of the change of a sum; each cell counts by its share of the first side's sum.
+/// Returns the interval of the change of a sum; each cell counts by its share of the first side's
+/// sum.
 fn sum_interval(sum_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
     let all: f64 = effects.iter().map(|effect| effect.a).sum();
     let terms = effects.iter().map(|effect| {
@@ -103,7 +105,8 @@ fn sum_interval(sum_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
     recovered(sum_pct, terms)
 }
 
-/// Returns the interval of the geometric mean of the cells' changes, which is the mean of logarithms.
+/// Returns the interval of the geometric mean of the cells' changes, which is the mean of
+/// logarithms.
 fn mean_interval(mean_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
     let log = |pct: f64| (pct / 100.0).ln_1p();
     let each = 1.0 / effects.len() as f64;

@@ -1,7 +1,7 @@
 //! The load that a cell names, as a share of a link, and whether its sides reached it.
 //!
-//! A side that delivers less than it was asked for also takes less CPU time: its figures say nothing
-//! about that load.
+//! A side that delivers less than it was asked for also takes less CPU time: its figures say
+//! nothing about that load.
 
 use super::samples::figures;
 use crate::experiment::Experiment;

@@ -32,8 +32,8 @@ const CODES: [&str; 9] = [
 /// Computes all derived parts of `run`: each cell's effects and status, the summary lines, the
 /// verdict, the noise of its environment, and the warnings that follow from the pairs.
 ///
-/// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could not
-/// be run have no effects. A cell whose load a side did not reach has none but the share that
+/// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could
+/// not be run have no effects. A cell whose load a side did not reach has none but the share that
 /// arrived: with less to do, a side also costs less.
 pub fn analyse(experiment: &Experiment, run: &mut Run) {
     let looks = experiment.plan.looks(run.experiment.quick);
@@ -96,7 +96,8 @@ fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family
 
 /// Corrects the probabilities of a family's metrics for the `family` planned hypotheses,
 /// independent of how many ran, and judges them again. Cells whose pairs were mostly disturbed for
-/// a metric's clock, and unfinished cells, keep their figures, and are unclear: their p-values count as 1.
+/// a metric's clock, and unfinished cells, keep their figures, and are unclear: their p-values
+/// count as 1.
 fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
     let all = |cell: &CellRecord| -> Vec<f64> {
         let valid = metrics.iter().filter(|metric| is_valid(metric.clock, cell));

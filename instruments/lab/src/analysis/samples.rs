@@ -49,14 +49,15 @@ pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
     pairs.iter().filter(|pair| admits(clock, pair)).count()
 }
 
-/// Returns true if more pairs of `cell` were disturbed for `clock` than the run allowed, so that the
-/// others support no conclusion: half of them, unless the run asked for more attempts.
+/// Returns true if more pairs of `cell` were disturbed for `clock` than the run allowed, so that
+/// the others support no conclusion: half of them, unless the run asked for more attempts.
 #[must_use]
 pub fn noisy(clock: Clock, cell: &CellRecord) -> bool {
     stays_disturbed(clock, &cell.pairs, cell.attempts.unwrap_or(Plan::ATTEMPTS), 0)
 }
 
-/// Returns true if a cell may have a verdict for `clock`: it is finished, and not too many of its pairs were disturbed.
+/// Returns true if a cell may have a verdict for `clock`: it is finished, and not too many of its
+/// pairs were disturbed.
 #[must_use]
 pub fn is_valid(clock: Clock, cell: &CellRecord) -> bool {
     !cell.is_unfinished && !noisy(clock, cell)
@@ -106,8 +107,8 @@ pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
 }
 
 /// Returns the number of windows of `pairs` that lack a figure of `metric` although the same side
-/// has it in other windows, and the number of all windows of the sides that have it. A side that has
-/// it in no window does not count: the metric is not one of its figures.
+/// has it in other windows, and the number of all windows of the sides that have it. A side that
+/// has it in no window does not count: the metric is not one of its figures.
 pub(super) fn missing(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize) {
     let sides: [fn(&PairRecord) -> Option<&Window>; 3] =
         [|pair| Some(&pair.a), |pair| Some(&pair.b), |pair| pair.control.as_ref()];

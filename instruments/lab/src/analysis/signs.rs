@@ -1,9 +1,10 @@
 //! Sign test: the probability of differences at least this large if each sign is random.
 //!
-//! The statistic is the sum of the ranks of the positive differences, as Wilcoxon's: among ranks one
-//! wild pair weighs no more than n, where in a sum of logarithms it would hide all others. All 2ⁿ
-//! ways to flip the signs of up to 256 differences are counted at once, by the number of ways to
-//! reach each sum, so that no sampling and no seed is in it; the sums of more are as good as normal. Differences of 0 take the lowest ranks and part in no sum (Pratt).
+//! The statistic is the sum of the ranks of the positive differences, as Wilcoxon's: among ranks
+//! one wild pair weighs no more than n, where in a sum of logarithms it would hide all others. All
+//! 2ⁿ ways to flip the signs of up to 256 differences are counted at once, by the number of ways to
+//! reach each sum, so that no sampling and no seed is in it; the sums of more are as good as
+//! normal. Differences of 0 take the lowest ranks and part in no sum (Pratt).
 
 /// Most differences for which the combinations of signs are counted exactly. For more, the normal
 /// approximation is used, whose error is at most 0.002.

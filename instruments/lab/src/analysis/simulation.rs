@@ -1,7 +1,7 @@
 //! Simulated experiments: conclusions from pairs whose truth is known.
 //!
-//! Logarithms of windows are noise, now and then a wild window, and a drift that is a slow wave over
-//! the run; windows that are adjacent share most of it, and the coin decides which way round.
+//! Logarithms of windows are noise, now and then a wild window, and a drift that is a slow wave
+//! over the run; windows that are adjacent share most of it, and the coin decides which way round.
 
 use proptest::prelude::*;
 

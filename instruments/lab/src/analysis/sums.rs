@@ -1,15 +1,15 @@
 //! Ratios of sums: the estimate for metrics that are counted, or are 0 in some windows.
 //!
 //! Sums of set-ups are held beside each other, and the interval is that of a ratio of two means:
-//! Student's, of the logarithm, with the standard error of the residuals (the delta method). It takes
-//! nothing for granted of how counts are spread: bursts of losses spread more than Poisson's.
+//! Student's, of the logarithm, with the standard error of the residuals (the delta method). It
+//! takes nothing for granted of how counts are spread: bursts of losses spread more than Poisson's.
 //!
 //! A side that never counted an event is not at 0. It is below one event over all that was looked
-//! at, which is what is reported of it, as a bound; how far it may be above is what the counts of both
-//! sides leave open: given k events in all, those of one side are binomial, and that none of k fell
-//! on it has a chance that is exact. Events that come in bursts are fewer than they look: k is divided
-//! by how much more they spread than Poisson's. Of ticks or bytes there is no one event: a side that
-//! has none of them has no bound, and nothing is said of it.
+//! at, which is what is reported of it, as a bound; how far it may be above is what the counts of
+//! both sides leave open: given k events in all, those of one side are binomial, and that none of k
+//! fell on it has a chance that is exact. Events that come in bursts are fewer than they look: k is
+//! divided by how much more they spread than Poisson's. Of ticks or bytes there is no one event: a
+//! side that has none of them has no bound, and nothing is said of it.
 
 use super::effect::Change;
 use super::samples::Part;

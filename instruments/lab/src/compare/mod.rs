@@ -1,12 +1,13 @@
 //! Comparison of two or more runs, with conditions that fail on a difference.
 //!
 //! What is compared is the changed side, `b`, of one run with that of the other. They ran at
-//! different times, so that nothing is paired: each median has its own interval, and the interval of
-//! their ratio follows from both (Donner and Zou, "Closed-form confidence intervals for functions of
-//! the normal mean and standard deviation", Statistical Methods in Medical Research 21, 2012: the
-//! recovery of variances, on logarithms). What the machine did between the two runs is in neither.
-//! Hence a change must be beyond both noise floors added to be one; hence times of unlike machines
-//! are not compared unless asked for; hence a gate is best on counts, which are of the program alone.
+//! different times, so that nothing is paired: each median has its own interval, and the interval
+//! of their ratio follows from both (Donner and Zou, "Closed-form confidence intervals for
+//! functions of the normal mean and standard deviation", Statistical Methods in Medical Research
+//! 21, 2012: the recovery of variances, on logarithms). What the machine did between the two runs
+//! is in neither. Hence a change must be beyond both noise floors added to be one; hence times of
+//! unlike machines are not compared unless asked for; hence a gate is best on counts, which are of
+//! the program alone.
 
 mod fail;
 mod row;

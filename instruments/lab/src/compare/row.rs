@@ -35,7 +35,8 @@ pub struct Row {
     pub b_cycles: Option<f64>,
     /// The change from `a` to `b`, in per cent.
     pub change_pct: f64,
-    /// The confidence interval of the change: 95 % for all rows of the family together (Bonferroni).
+    /// The confidence interval of the change: 95 % for all rows of the family together
+    /// (Bonferroni).
     pub ci95_pct: (f64, f64),
     /// Number of windows of each run.
     pub n_windows: (usize, usize),

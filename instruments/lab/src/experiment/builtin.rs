@@ -280,7 +280,8 @@ mod tests {
         rows.map(|row| ["test", "size_bytes", "processes"].map(|key| text(&row[key]))).collect()
     }
 
-    /// S2.26: one command runs each test of the post's matrix with a doorbell for each packet and with batches.
+    /// S2.26: one command runs each test of the post's matrix with a doorbell for each packet and
+    /// with batches.
     #[test]
     fn batch_has_each_test_of_post_002_for_every_device_placement_and_cap() {
         let mut posted = tests_of_post_002();

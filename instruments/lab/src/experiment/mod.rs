@@ -1,7 +1,8 @@
 //! An experiment: a claim as data, declared before the first run.
 //!
-//! It says which scenario is run, how its two sides differ, what is varied beside (a grid of cells),
-//! what is measured, and what is expected with its source. Ours are files as a user's own is.
+//! It says which scenario is run, how its two sides differ, what is varied beside (a grid of
+//! cells), what is measured, and what is expected with its source. Ours are files as a user's own
+//! is.
 
 mod builtin;
 mod document;
@@ -374,8 +375,8 @@ impl Metric {
         self.estimate.unwrap_or(by_clock)
     }
 
-    /// Returns the margin of *same*: changes within it, in per cent, do not count. It is the declared
-    /// one, else 1 %.
+    /// Returns the margin of *same*: changes within it, in per cent, do not count. It is the
+    /// declared one, else 1 %.
     #[must_use]
     pub fn same_pct(&self) -> f64 {
         self.same_pct.unwrap_or(SAME_PCT)
@@ -411,8 +412,8 @@ impl Plan {
     /// ask for more.
     pub const ATTEMPTS: u32 = 2;
 
-    /// Returns the hypotheses that chances are corrected for together: the declared family, else the
-    /// cells of each metric.
+    /// Returns the hypotheses that chances are corrected for together: the declared family, else
+    /// the cells of each metric.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family.unwrap_or_default()

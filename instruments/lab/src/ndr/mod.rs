@@ -8,7 +8,8 @@
 //!   gen ── ring:a ── worker ── ring:b ── sink      rings: our own worker
 //! ```
 //!
-//! Source: "Multiple Loss Ratio Search", draft-ietf-bmwg-mlrsearch-15, 2025; RFC 2544, section 26.1.
+//! Source: "Multiple Loss Ratio Search", draft-ietf-bmwg-mlrsearch-15, 2025; RFC 2544, section
+//!         26.1.
 
 mod bounds;
 mod search;

@@ -43,8 +43,8 @@ impl Setup {
     /// Checks the setup, and returns a description of the path. Nothing is opened.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX`; `E-TOPOLOGY` for a port that is no end of a path, a ring at one end only, or
-    /// one ring at both.
+    /// `E-PORT-SYNTAX`; `E-TOPOLOGY` for a port that is no end of a path, a ring at one end only,
+    /// or one ring at both.
     pub fn check(&self) -> Result<&'static str> {
         let (a, b) = (parse(&self.a)?, parse(&self.b)?);
         for (text, spec) in [(&self.a, &a), (&self.b, &b)] {
@@ -258,8 +258,8 @@ fn one(setup: &Setup, stop: &AtomicBool, load_pps: u64, seconds: f64) -> Result<
 /// Returns the disturbance that took CPU time during a trial, if there was one, independent of the
 /// trial's result.
 ///
-/// By the CPUs, not by how long the path's worker waited for its own: one that sleeps between bursts
-/// waits a little at every wake-up, about 1 % of a trial that is otherwise undisturbed.
+/// By the CPUs, not by how long the path's worker waited for its own: one that sleeps between
+/// bursts waits a little at every wake-up, about 1 % of a trial that is otherwise undisturbed.
 fn disturbed(window: &Window, late: Duration) -> Option<String> {
     if late > LATE {
         return Some(format!("it ended {:.1} ms too late", late.as_secs_f64() * 1e3));
@@ -274,8 +274,8 @@ fn asleep_pct(worker: &WorkerStats) -> Option<f64> {
 
 /// Waits for `time`, or until a worker fails or `stop` is true; returns the time waited.
 ///
-/// Not until it has finished, as [`Running::wait`] does: a trial through rings may a moment earlier,
-/// and every trial is to be as long.
+/// Not until it has finished, as [`Running::wait`] does: a trial through rings may a moment
+/// earlier, and every trial is to be as long.
 pub(super) fn wait(running: &Running, stop: &AtomicBool, time: Duration) -> Duration {
     let start = Instant::now();
     while start.elapsed() < time && !running.failed() && !stop.load(Ordering::Relaxed) {

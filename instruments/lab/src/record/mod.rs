@@ -1,7 +1,8 @@
 //! A run as it is stored: raw pairs, the environment, a copy of the experiment's file.
 //!
 //! The document is `linerate-lab-run/1`. Whatever is in it beside the pairs is computed from them.
-//! A directory has `experiment.toml` and `pairs.ndjson` while it runs, `run.json` once it has ended.
+//! A directory has `experiment.toml` and `pairs.ndjson` while it runs, `run.json` once it has
+//! ended.
 
 mod csv;
 mod lines;
@@ -118,11 +119,12 @@ pub struct CellRecord {
     pub status: Status,
     /// Every pair, whether accepted or not.
     pub pairs: Vec<PairRecord>,
-    /// Most pairs that could be run, as a multiple of the pairs that must be undisturbed, if the run
-    /// asked for another multiple than the usual one.
+    /// Most pairs that could be run, as a multiple of the pairs that must be undisturbed, if the
+    /// run asked for another multiple than the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// True if the run ended before the cell did, whose number of pairs is then not one of the plan: it has no verdict.
+    /// True if the run ended before the cell did, whose number of pairs is then not one of the
+    /// plan: it has no verdict.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unfinished: bool,
     /// The effect on each metric.
@@ -331,8 +333,9 @@ pub struct Expected {
 impl Effect {
     /// Returns for each side whether it counted nothing, so that its value is a bound.
     pub(crate) fn bounds(&self) -> [bool; 2] {
-        // The values do not tell: one event of the other side may be equal to the bound. If the first
-        // side counted nothing, the change has no end, and its interval ends at the change itself.
+        // The values do not tell: one event of the other side may be equal to the bound. If the
+        // first side counted nothing, the change has no end, and its interval ends at the change
+        // itself.
         let is_censored = self.censored_below.is_some();
         let is_first = self.ci95_pct.1.to_bits() == self.change_pct.to_bits();
         [is_censored && is_first, is_censored && !is_first]

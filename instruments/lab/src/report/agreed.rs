@@ -1,4 +1,5 @@
-//! The CPU time of each profiled side by two instruments that ran at the same time, and whether they agree.
+//! The CPU time of each profiled side by two instruments that ran at the same time, and whether
+//! they agree.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The table of what post 002 leaves out, for each of its rows and each side: lost packets, how often
-//! the device accepted no packet, and how many packets a transmit call gave to the device.
+//! The table of what post 002 leaves out, for each of its rows and each side: lost packets, how
+//! often the device accepted no packet, and how many packets a transmit call gave to the device.
 //!
 //! The figures are sums over windows, and not medians: most are 0 in most windows.
 

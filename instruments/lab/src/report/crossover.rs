@@ -1,10 +1,11 @@
 //! The price of register access above which the changed side takes less CPU: a line for each level
 //! of the other factors, with an interval. The prices come from a model, so the result does, too.
 //!
-//! Between two prices that were tried the change is taken to be on a straight line. The crossover is where the change
-//! is 0 for the last time; its interval is from where the lower end of the change's interval is to where the upper is.
-//! A price at which a side did not reach the load, or most pairs were disturbed, has no change: where one could hide
-//! the last crossing, there is none to tell.
+//! Between two prices that were tried the change is taken to be on a straight line. The crossover
+//! is where the change is 0 for the last time; its interval is from where the lower end of the
+//! change's interval is to where the upper is. A price at which a side did not reach the load, or
+//! most pairs were disturbed, has no change: where one could hide the last crossing, there is none
+//! to tell.
 
 use linerate_port::wrap::toll::Toll;
 

@@ -1,10 +1,11 @@
-//! Results in the layout of the post that an experiment reproduces, so that both can be read side by side.
+//! Results in the layout of the post that an experiment reproduces, so that both can be read side
+//! by side.
 //!
-//! Post 001 has a row for each load of the link, and a column for each of two modes. A run of ours has such
-//! a table for every level of the other factors, and what the post leaves out beside it: what packets paid,
-//! and where the time went.
-//! Post 002 has a row for each size of a write, in groups by processes and by TCP's delay. Post 003 has a row for
-//! each function, with and without affinity, and neither throughput nor CPU time, which stand beside.
+//! Post 001 has a row for each load of the link, and a column for each of two modes. A run of ours
+//! has such a table for every level of the other factors, and what the post leaves out beside it:
+//! what packets paid, and where the time went. Post 002 has a row for each size of a write, in
+//! groups by processes and by TCP's delay. Post 003 has a row for each function, with and without
+//! affinity, and neither throughput nor CPU time, which stand beside.
 
 use linerate_prof::diff::Diff;
 use linerate_prof::print::{Chains, Ranked};
@@ -46,8 +47,8 @@ pub(super) struct Posted {
     pub title: String,
     /// The table in the post's columns.
     pub text: String,
-    /// Tables of additional figures: the loads that were reached, the latency, the CPU time of other
-    /// programs, losses.
+    /// Tables of additional figures: the loads that were reached, the latency, the CPU time of
+    /// other programs, losses.
     pub beside: Vec<Table>,
     /// The meaning of the columns of `beside`, in sentences; may be empty.
     pub legend: &'static str,

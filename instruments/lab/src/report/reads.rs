@@ -1,6 +1,6 @@
-//! The part of the first side's extra CPU time that flushing reads explain, in a run with a price of
-//! register access: a line for each level of the other factors. The price is a model's, so the share
-//! is, too.
+//! The part of the first side's extra CPU time that flushing reads explain, in a run with a price
+//! of register access: a line for each level of the other factors. The price is a model's, so the
+//! share is, too.
 
 use super::posted::{groups, reached};
 use super::view::{Side, View};

@@ -19,8 +19,8 @@ const NO_WINDOW: &str = "no undisturbed window has it";
 const NO_REGISTER: &str = "these ports have no registers";
 const NOT_APART: &str = "this document has holds and other sleep in one figure";
 
-/// Returns the table for the rows `cells`, whose first column is the level of `factor`; `None` if no
-/// window has the CPU times.
+/// Returns the table for the rows `cells`, whose first column is the level of `factor`; `None` if
+/// no window has the CPU times.
 pub(super) fn table(cells: &[&CellRecord], factor: &str) -> Option<Table> {
     let columns = tables::columns(
         "load=load [%], side=side, register=register [%], polling=polling [%], empty=empty [%], \

@@ -1,5 +1,5 @@
-//! The busy CPU time of the whole machine by stage of the packet path, from samples, for each load of post 001 and
-//! each side.
+//! The busy CPU time of the whole machine by stage of the packet path, from samples, for each load
+//! of post 001 and each side.
 
 use linerate_prof::stage::{Part, Stage};
 use linerate_show::table::{Cell, Table};
@@ -27,8 +27,8 @@ const NOTE: &str = "Samples of all CPUs in a window of their own, without idle t
      of no known stage, disks, and the sampling itself.";
 const NO_SAMPLE: &str = "no sample";
 
-/// Returns the table for the rows `cells`, whose first column is the level of `factor`; `None` if no cell was
-/// sampled.
+/// Returns the table for the rows `cells`, whose first column is the level of `factor`; `None` if
+/// no cell was sampled.
 pub(super) fn table(view: &View<'_>, cells: &[&CellRecord], factor: &str) -> Option<Table> {
     let columns = tables::columns(
         "load=load [%], side=side, samples=samples, polling=polling [%], irqs=irqs [%], ip=IP [%], \

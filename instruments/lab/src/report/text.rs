@@ -187,8 +187,8 @@ fn uncounted(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// Names the metrics without a difference: those that are the same in all cells, and those of which some cell is
-/// unclear.
+/// Names the metrics without a difference: those that are the same in all cells, and those of which
+/// some cell is unclear.
 fn undecided(view: &View<'_>, metrics: &[&Shown]) -> String {
     let is_same = |metric: &&&Shown| {
         let mut verdicts = effects_of(view, metric).map(|effect| effect.verdict).peekable();
@@ -201,8 +201,8 @@ fn undecided(view: &View<'_>, metrics: &[&Shown]) -> String {
         + &named("unclear in some cell", &names(unclear))
 }
 
-/// Returns the number of cells in which a metric got better or worse, or certainly differs where neither direction
-/// is better.
+/// Returns the number of cells in which a metric got better or worse, or certainly differs where
+/// neither direction is better.
 fn changed(view: &View<'_>, metric: &Shown) -> usize {
     let is = |effect: &&Effect| {
         matches!(effect.verdict, Verdict::Better | Verdict::Worse)

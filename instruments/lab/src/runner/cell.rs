@@ -323,8 +323,8 @@ impl CellEnd {
 /// Most rows of a profile that are stored.
 const ROWS_MAX: usize = 500;
 
-/// Most bytes of a profile's call chains that are stored: the profiles of both sides are on one line
-/// of a file, together with those of a second event.
+/// Most bytes of a profile's call chains that are stored: the profiles of both sides are on one
+/// line of a file, together with those of a second event.
 const STACKS_MAX_BYTES: usize = 512 << 10;
 
 /// The function in whose place the chains that are not stored are counted.

@@ -92,8 +92,8 @@ pub trait Observer {
 /// Runs the experiment and stores the run. An interrupted run is returned too, incomplete.
 ///
 /// # Errors
-/// `E-EXPERIMENT`, `E-RUN`, `E-FILE` if it cannot be kept, and what a scenario fails with. The pairs
-/// so far stay in the run's directory, and [`Request::resume`] goes on with them.
+/// `E-EXPERIMENT`, `E-RUN`, `E-FILE` if it cannot be kept, and what a scenario fails with. The
+/// pairs so far stay in the run's directory, and [`Request::resume`] goes on with them.
 pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Run> {
     run_in(&Machine, request, observer)
 }
@@ -170,7 +170,8 @@ impl Request {
         })
     }
 
-    /// Returns true if `cell` has the requested value of each factor that was named, or one of them.
+    /// Returns true if `cell` has the requested value of each factor that was named, or one of
+    /// them.
     #[must_use]
     pub fn selects(&self, cell: &Cell) -> bool {
         self.only.iter().all(|(factor, _)| {
@@ -264,8 +265,8 @@ fn factors(experiment: &Experiment) -> String {
 /// Returns the version, commit, `build_id`, rustc and `target_cpu` of the program; `unknown` for
 /// each that is unknown.
 ///
-/// The commit and the compiler are the caller's to say: only the program's build knows what it is built
-/// from and by. The build ID is a sum over the program's file.
+/// The commit and the compiler are the caller's to say: only the program's build knows what it is
+/// built from and by. The build ID is a sum over the program's file.
 ///
 /// Cost: reads the program's file once in a process.
 pub(super) fn tool(built: &Built) -> BTreeMap<String, String> {

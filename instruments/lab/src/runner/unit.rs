@@ -39,14 +39,15 @@ pub(super) struct Left {
     pub(super) control: Finished,
 }
 
-/// Length of windows within which the host often moves the CPUs: their distance is measured after each
-/// of them, and each is repeated by itself. Of shorter ones the whole pair is repeated.
+/// Length of windows within which the host often moves the CPUs: their distance is measured after
+/// each of them, and each is repeated by itself. Of shorter ones the whole pair is repeated.
 const LONG: Duration = Duration::from_millis(500);
 
 /// Number of times that a long window is run until the CPUs have not moved within it.
 const WINDOW_TRIES: usize = 4;
 
-/// Number of checks, [`World::pause`] apart, whether the CPUs are back at their distance before the pair.
+/// Number of checks, [`World::pause`] apart, whether the CPUs are back at their distance before the
+/// pair.
 const RETURN_CHECKS: usize = 50;
 
 /// Number of pairs in a block; each side runs first in half of them.
@@ -169,9 +170,9 @@ impl Benches {
         }))
     }
 
-    /// Runs a window of a bench, and after a long one adds the distance of the CPUs to `ticks`, whose
-    /// first reading is that before the pair. If the host has moved the CPUs, a long window is run
-    /// again as soon as they are as far apart as before the pair.
+    /// Runs a window of a bench, and after a long one adds the distance of the CPUs to `ticks`,
+    /// whose first reading is that before the pair. If the host has moved the CPUs, a long window
+    /// is run again as soon as they are as far apart as before the pair.
     fn window(
         &mut self,
         role: Role,

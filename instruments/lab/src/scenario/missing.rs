@@ -5,8 +5,8 @@ use linerate_sys::{netns, xdp};
 use super::host::NO_LINKS;
 use crate::{Code, Error, Kind};
 
-/// The words of the reasons where the machine has too few CPUs, an old kernel without NAPI's threads, or a kernel that
-/// refuses packet sockets or taps.
+/// The words of the reasons where the machine has too few CPUs, an old kernel without NAPI's
+/// threads, or a kernel that refuses packet sockets or taps.
 const LACKS: [&str; 7] = [
     " threads need a CPU each, and there are ",
     " different CPUs, and may use ",
@@ -17,9 +17,9 @@ const LACKS: [&str; 7] = [
     "open(/dev/net/tun): ",
 ];
 
-/// Returns true if `e`, of a side that was checked or opened, says that this machine lacks something for the side,
-/// that the kernel refuses it to this user, or that the user may lock too little memory. Any other error is no reason
-/// to skip a test.
+/// Returns true if `e`, of a side that was checked or opened, says that this machine lacks
+/// something for the side, that the kernel refuses it to this user, or that the user may lock too
+/// little memory. Any other error is no reason to skip a test.
 #[doc(hidden)]
 #[must_use]
 pub fn is_missing_here(e: &Error) -> bool {

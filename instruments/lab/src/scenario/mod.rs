@@ -1,7 +1,7 @@
 //! Scenarios: code that runs one side of an experiment, a window at a time.
 //!
-//! A scenario is opened once for each side of a cell, and once more for the control. All of them are
-//! there at once and one of them runs: between its windows a bench takes no CPU.
+//! A scenario is opened once for each side of a cell, and once more for the control. All of them
+//! are there at once and one of them runs: between its windows a bench takes no CPU.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -125,8 +125,8 @@ pub trait Bench {
     /// Returns all CPUs of the side, without repetition: first the measured ones, then those of the
     /// traffic.
     ///
-    /// What others take from them is held against its windows. None: those that its windows' threads
-    /// are pinned to are all there are.
+    /// What others take from them is held against its windows. None: those that its windows'
+    /// threads are pinned to are all there are.
     fn cpus(&self) -> Vec<usize> {
         Vec::new()
     }
@@ -159,8 +159,9 @@ fn pages(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Adds the CPU time of a profile's threads by its samples, of which there were `hz` for each second,
-/// and by the scheduler's clock, from which the profile's conditions have it. `of` names the threads.
+/// Adds the CPU time of a profile's threads by its samples, of which there were `hz` for each
+/// second, and by the scheduler's clock, from which the profile's conditions have it. `of` names
+/// the threads.
 fn check(profile: &mut Profile, hz: u32, of: &str) {
     let known = profile.conditions.cpu_ns.zip(profile.conditions.packets);
     let samples = profile.counted();

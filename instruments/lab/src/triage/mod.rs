@@ -7,9 +7,9 @@
 //!  told.rs    the answer as text
 //! ```
 //!
-//! Post 002 asks three questions to find its own fault: another device, a cap of 2, the receiver's counters.
-//! They are asked here, too. Before them come counts that the post did not have: what entered each part of the
-//! way, less what left it.
+//! Post 002 asks three questions to find its own fault: another device, a cap of 2, the receiver's
+//! counters. They are asked here, too. Before them come counts that the post did not have: what
+//! entered each part of the way, less what left it.
 
 mod rules;
 mod taken;

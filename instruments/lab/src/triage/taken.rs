@@ -209,8 +209,8 @@ fn take(
     Ok(())
 }
 
-/// The settings of a workload, which a load in bursts replaces: its own, those of TCP's sockets, and
-/// those of programs that only a stream has.
+/// The settings of a workload, which a load in bursts replaces: its own, those of TCP's sockets,
+/// and those of programs that only a stream has.
 const OF_A_WORKLOAD: [&str; 13] = [
     "workload",
     "rate",

@@ -1,12 +1,13 @@
-//! CPU time of ksoftirqd, the kernel's thread that takes a CPU's soft interrupts when they are many.
+//! CPU time of ksoftirqd, the kernel's thread that takes a CPU's soft interrupts when they are
+//! many.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Returns the CPU time of ksoftirqd by CPU. Those of which this process sees no file are left out, as all are in
-/// a PID namespace.
+/// Returns the CPU time of ksoftirqd by CPU. Those of which this process sees no file are left out,
+/// as all are in a PID namespace.
 ///
 /// Cost: reads a file for each CPU; the first call, one for each process.
 pub(super) fn times_ns() -> BTreeMap<usize, u64> {

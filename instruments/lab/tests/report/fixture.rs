@@ -73,7 +73,8 @@ pub fn skbinit() -> Run {
     run
 }
 
-/// Returns post 001's experiment: two loads with one mode, and the first side does not reach the second load.
+/// Returns post 001's experiment: two loads with one mode, and the first side does not reach the
+/// second load.
 pub fn coalesce() -> Run {
     let mut run = run("coalesce", "001", ["napi", "moderated"]);
     for (load, reached) in [("25", 100.0), ("100", 83.0)] {

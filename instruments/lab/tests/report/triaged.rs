@@ -1,4 +1,5 @@
-//! Tests the triage of a run that was kept: its worst cell, beside the same test on the other device.
+//! Tests the triage of a run that was kept: its worst cell, beside the same test on the other
+//! device.
 
 use linerate_lab::record::{CellRecord, PairRecord, Run, Window};
 use linerate_lab::triage::{Case, Cause, Triage};
@@ -11,7 +12,8 @@ const PACKETS: u64 = 500_000;
 const CLEAN: [&str; 6] =
     ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost", "tcp_retrans_segs"];
 
-/// Returns a cell of the experiment `batch` with two pairs, whose windows with batches have these counts.
+/// Returns a cell of the experiment `batch` with two pairs, whose windows with batches have these
+/// counts.
 fn cell(device: &str, size: &str, counts: &[(&str, f64)]) -> CellRecord {
     let at = [("device", device), ("cpus", "one"), ("cap", "64"), ("test", "NoDelay")];
     let at = [&at[..], &[("procs", "8"), ("size", size)]].concat();

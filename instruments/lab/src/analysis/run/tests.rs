@@ -272,7 +272,8 @@ fn losses_by_the_walls_clock_that_end_are_an_effect_and_meet_their_expectation()
     assert_eq!((expected.met, expected.certain), (true, true), "{found:?}");
 }
 
-/// Checks a change from nothing, which has no upper end: it meets no expectation that has one, and ends no cell early.
+/// Checks a change from nothing, which has no upper end: it meets no expectation that has one, and
+/// ends no cell early.
 #[test]
 fn losses_that_begin_meet_no_expectation_with_an_upper_end() {
     let mut losses = experiment();

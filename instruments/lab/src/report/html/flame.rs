@@ -6,8 +6,8 @@
 //!   B   ┌ ip_rcv ────────┐                   ip_rcv as wide as before: not coloured; schedule fell
 //!       ├ kthread ───────┤
 //! ```
-//! A difference is drawn twice, because what vanished has no width on the side with the change. The page runs
-//! no script, so the graphs are drawn here, from the chains that [`flame`] folds.
+//! A difference is drawn twice, because what vanished has no width on the side with the change. The
+//! page runs no script, so the graphs are drawn here, from the chains that [`flame`] folds.
 
 use linerate_prof::diff::{Count, Diff, Row};
 use linerate_prof::flame;
@@ -85,9 +85,9 @@ pub(super) fn graphs(profiles: &Profiles, sides: [&str; 2]) -> String {
     )
 }
 
-/// Formats the most frequent call chains as CSV, the functions of a chain from the outermost, with `;`
-/// between them, and the counts scaled as they are drawn. The last line has the number and the sum of
-/// the chains that are left out, if there are any.
+/// Formats the most frequent call chains as CSV, the functions of a chain from the outermost, with
+/// `;` between them, and the counts scaled as they are drawn. The last line has the number and the
+/// sum of the chains that are left out, if there are any.
 fn csv(diff: &Diff, mut chains: Vec<(&str, [u64; 2])>) -> String {
     chains.sort_by_key(|(_, [a, b])| std::cmp::Reverse(a.saturating_add(*b)));
     let others = chains.split_off(chains.len().min(FILED_MAX));

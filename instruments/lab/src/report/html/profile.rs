@@ -91,7 +91,8 @@ fn listing(profile: &Profile, side: &str) -> String {
     )
 }
 
-/// Formats the counts of every function as CSV, scaled as they are drawn; a count below a cut-off is a bound there too.
+/// Formats the counts of every function as CSV, scaled as they are drawn; a count below a cut-off
+/// is a bound there too.
 fn csv(diff: &Diff) -> String {
     let seen = |count: Count, factor: f64| match count {
         Count::Is(n) => (n as f64 * factor).to_string(),

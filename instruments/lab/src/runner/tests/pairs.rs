@@ -155,8 +155,8 @@ fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_eve
     assert_eq!(pairs.len(), 17);
 }
 
-/// Runs the first cell with long windows and with these distances; returns its windows, its first pair, and
-/// the number of distances that it did not read.
+/// Runs the first cell with long windows and with these distances; returns its windows, its first
+/// pair, and the number of distances that it did not read.
 fn long_windows(distances: &[f64]) -> (String, PairRecord, usize) {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
@@ -169,7 +169,8 @@ fn long_windows(distances: &[f64]) -> (String, PairRecord, usize) {
 #[test]
 fn a_long_window_within_which_the_cpus_moved_is_repeated_when_they_are_back() {
     let still = long_windows(&[100.0; 4]);
-    // Before the pair; after its first window; once more away, and back; after the window again; then the others.
+    // Before the pair; after its first window; once more away, and back; after the window again;
+    // then the others.
     let (windows, pair, unread) =
         long_windows(&[100.0, 9000.0, 9000.0, 100.0, 110.0, 100.0, 110.0]);
     assert_eq!((pair.cost_accepted, pair.reject_reason, unread), (true, None, 0));

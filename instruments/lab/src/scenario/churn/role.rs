@@ -160,7 +160,8 @@ pub(super) fn across(config: &Config, pool: &Pool, probe: Probe) -> (Near, Far) 
     let depth = config.ring_len / config.batch;
     let ((full, received), (emptied, empty)) = (sync_channel(depth), sync_channel(depth));
     for _ in 0..depth {
-        // Cannot fail: the receiver `empty` lives in this function, and the channel has room for `depth` batches.
+        // Cannot fail: the receiver `empty` lives in this function, and the channel has room for
+        // `depth` batches.
         let _ = emptied.try_send(Batch::with_capacity(config.batch));
     }
     let ((forth, there), (back, here)) = (sync_channel(1), sync_channel(1));

@@ -26,9 +26,10 @@ const EMPTY_CALLS: usize = 1001;
 ///
 /// Out-of-order CPUs return from a function before its stores are in the cache: a line that is
 /// fetched from another CPU for a store is paid for later, in whatever waits for the store buffer.
-/// A *settled* call waits for its own stores, and starts when those before it are done, so that each
-/// call pays for the lines that it writes. Its readings of the clock keep their place by fences of
-/// their own: a locked instruction keeps stores, and not `rdtsc`, in order. A *plain* one is what a pair of `rdtsc` says, as in 2002.
+/// A *settled* call waits for its own stores, and starts when those before it are done, so that
+/// each call pays for the lines that it writes. Its readings of the clock keep their place by
+/// fences of their own: a locked instruction keeps stores, and not `rdtsc`, in order. A *plain* one
+/// is what a pair of `rdtsc` says, as in 2002.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopwatch {
     settled: bool,

@@ -60,7 +60,8 @@ fn in_every_mode_each_packet_that_was_allocated_is_freed_or_somewhere() {
     }
 }
 
-/// Returns a window in which packets were freed: a busy machine may give the side's threads no time in one.
+/// Returns a window in which packets were freed: a busy machine may give the side's threads no time
+/// in one.
 fn busy_window(side: &mut dyn Bench) -> Window {
     loop {
         let window = side.window(WINDOW).unwrap();

@@ -1,10 +1,10 @@
 //! The scenario `command`, a program as a side: each window is one run of it, and its output has
 //! the figures.
 //!
-//! The program says what it did, as JSON on its standard output; the experiment's file says where in
-//! that each figure stands. A program that measures itself is right about what it measures, so this
-//! is for peers with a clock of their own. What is measured from outside is the wall, and the CPU
-//! time of the program with all that it waited for; its start is in both.
+//! The program says what it did, as JSON on its standard output; the experiment's file says where
+//! in that each figure stands. A program that measures itself is right about what it measures, so
+//! this is for peers with a clock of their own. What is measured from outside is the wall, and the
+//! CPU time of the program with all that it waited for; its start is in both.
 
 mod probe;
 mod process;

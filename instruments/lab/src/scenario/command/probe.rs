@@ -1,8 +1,8 @@
 //! Check that a program can run on this machine, by starting it once.
 //!
-//! Every cell of an experiment asks the same, for each of its sides, and again when they are set up.
-//! What a program said is remembered for as long as this process lives. If it is no longer true, the
-//! first window says so.
+//! Every cell of an experiment asks the same, for each of its sides, and again when they are set
+//! up. What a program said is remembered for as long as this process lives. If it is no longer
+//! true, the first window says so.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

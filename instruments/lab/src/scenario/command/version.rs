@@ -7,10 +7,10 @@
 //!  target/lab-versions/lock             locked during a build, of any commit
 //! ```
 //!
-//! A commit that is built is not built again. A name as HEAD means the same commit for as long as this process lives,
-//! so that all pairs of a run compare the same two versions; a run is not resumed if the name means another commit.
-//! The compiler is that of the directory that this program is started in, for every version: what differs is the
-//! engine.
+//! A commit that is built is not built again. A name as HEAD means the same commit for as long as
+//! this process lives, so that all pairs of a run compare the same two versions; a run is not
+//! resumed if the name means another commit. The compiler is that of the directory that this
+//! program is started in, for every version: what differs is the engine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -50,8 +50,9 @@ pub(super) fn commands(commit: &str) -> [String; 2] {
 /// commit; the repository is that of the working directory.
 ///
 /// # Errors
-/// `E-EXPERIMENT` for a commit that there is not, `E-UNSUPPORTED` outside of a repository, without git or cargo,
-/// `E-BUSY` while another process builds one, `E-SYSTEM` with the last lines of a build that fails.
+/// `E-EXPERIMENT` for a commit that there is not, `E-UNSUPPORTED` outside of a repository, without
+/// git or cargo, `E-BUSY` while another process builds one, `E-SYSTEM` with the last lines of a
+/// build that fails.
 pub(super) fn built(commit: &str, place: &Place) -> Result<(PathBuf, String)> {
     built_in(Path::new("."), commit, place)
 }

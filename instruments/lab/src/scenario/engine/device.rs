@@ -7,8 +7,9 @@
 //!                                            none posted, or none taken: missed, by cause
 //! ```
 //!
-//! Both are namespaces without a name. The device writes into frames whatever the side: with general buffers a
-//! stage then moves each packet into a block of the allocator's, as a driver does that copies out of its ring.
+//! Both are namespaces without a name. The device writes into frames whatever the side: with
+//! general buffers a stage then moves each packet into a block of the allocator's, as a driver does
+//! that copies out of its ring.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};

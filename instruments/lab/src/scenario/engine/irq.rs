@@ -1,4 +1,5 @@
-//! A MODEL of an adapter's interrupt: raised for the first frame, then held by time and by number of frames.
+//! A MODEL of an adapter's interrupt: raised for the first frame, then held by time and by number
+//! of frames.
 //!
 //! ```text
 //!  adapter's end of a ring: Raises          driver's end: Takes, whose descriptor is the interrupt
@@ -7,7 +8,8 @@
 //!   arm unmasks ◄──── polls until none is left ◄──── taken, counted by its cause, masked
 //! ```
 //!
-//! The frames themselves are in the ring at once: a driver that polls finds them, as on a real adapter.
+//! The frames themselves are in the ring at once: a driver that polls finds them, as on a real
+//! adapter.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -52,7 +54,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the frames in the ring. The driver may receive a frame before the adapter's thread has counted it.
+    /// Returns the frames in the ring. The driver may receive a frame before the adapter's thread
+    /// has counted it.
     fn waiting(&self) -> u64 {
         self.arrived.saturating_sub(self.received)
     }
@@ -82,7 +85,8 @@ impl Irq {
         self.state().taken
     }
 
-    /// Wraps both ends of a ring: the adapter's, and the driver's whose descriptor is this interrupt.
+    /// Wraps both ends of a ring: the adapter's, and the driver's whose descriptor is this
+    /// interrupt.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -110,8 +114,8 @@ impl Irq {
     }
 
     fn driver_end(self: &Arc<Irq>, mut ops: Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>> {
-        // A ring's descriptor is readable until it is armed for the first time. Room is there, so that this leaves it
-        // unreadable until the other end is gone.
+        // A ring's descriptor is readable until it is armed for the first time. Room is there, so
+        // that this leaves it unreadable until the other end is gone.
         let _ = ops.arm(Want::Room);
         let any = Epoll::new()?;
         for fd in [self.line.as_fd(), self.timer.as_fd(), ops.as_fd()] {
@@ -167,8 +171,8 @@ impl Irq {
         self.state().received += frames as u64;
     }
 
-    /// Unmasks the interrupt; returns false if the last poll `may_leave` frames and has left some. What was raised and
-    /// not taken is forgotten: the driver has polled since.
+    /// Unmasks the interrupt; returns false if the last poll `may_leave` frames and has left some.
+    /// What was raised and not taken is forgotten: the driver has polled since.
     fn unmask(&self, may_leave: bool) -> bool {
         let mut state = self.state();
         if may_leave && state.waiting() > 0 {
@@ -227,7 +231,8 @@ impl Layer for Raises {
 /// The driver's end.
 struct Takes {
     irq: Arc<Irq>,
-    /// The line, the timer, and the descriptor of the ring's end, which signals room and the end of the adapter.
+    /// The line, the timer, and the descriptor of the ring's end, which signals room and the end of
+    /// the adapter.
     any: Epoll,
     /// True if the last poll returned its whole budget, so that it may have left frames.
     is_full: bool,
@@ -253,7 +258,8 @@ impl Layer for Takes {
         if below.health() != Health::Up {
             return below.arm(want);
         }
-        // The ring's end is armed for room only: armed for frames, it would be woken without a hold.
+        // The ring's end is armed for room only: armed for frames, it would be woken without a
+        // hold.
         let has_room = want.room() && !below.arm(Want::Room);
         !has_room && (!want.frames() || self.irq.unmask(self.is_full))
     }

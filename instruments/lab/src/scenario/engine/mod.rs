@@ -9,8 +9,8 @@
 //!  device   veth ─► xdp ─► memif ═► a process  the same, behind a device of the kernel's
 //! ```
 //!
-//! Everything in it but `device` is *micro*: no device, no kernel, and of other processes one that looks at packets.
-//! The threads wait on a channel between windows, where they take no CPU.
+//! Everything in it but `device` is *micro*: no device, no kernel, and of other processes one that
+//! looks at packets. The threads wait on a channel between windows, where they take no CPU.
 
 mod adapter;
 mod bench;

@@ -46,7 +46,8 @@ impl Arrivals {
     /// Returns the shape with that name, or of the capture at that path.
     ///
     /// # Errors
-    /// `E-EXPERIMENT` for a name that there is not, or a capture without two moments; those of reading a capture.
+    /// `E-EXPERIMENT` for a name that there is not, or a capture without two moments; those of
+    /// reading a capture.
     pub fn named(name: &str) -> Result<Arrivals> {
         Ok(match name {
             "constant" => Arrivals::Constant,

@@ -36,8 +36,8 @@ use remarks::{Remarks, offered_pct};
 pub(super) const QUIET: Duration = Duration::from_millis(3);
 /// Longest wait for an empty path.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
-/// Samples for each second of a worker's CPU time: a prime number, so that they do not run in step with holds and with
-/// the kernel's timers.
+/// Samples for each second of a worker's CPU time: a prime number, so that they do not run in step
+/// with holds and with the kernel's timers.
 const PROFILE_HZ: u32 = 1999;
 
 /// A side, ready to run. Its fields are dropped in this order: traffic, workers, hosts.

@@ -8,8 +8,8 @@
 //!  stdout: ◄────────────────── one line of JSON for each of these: ready, or what the round came to
 //! ```
 //!
-//! It ends when its standard input does, and with the thread that has started it at the latest. Between
-//! rounds it sleeps.
+//! It ends when its standard input does, and with the thread that has started it at the latest.
+//! Between rounds it sleeps.
 
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;

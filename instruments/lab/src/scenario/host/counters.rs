@@ -6,9 +6,9 @@
 //!            │ inlet │    core   │driver│ outlet │ receiver
 //! ```
 //!
-//! Each part's loss is what entered it less what left it, so that a loss that a part does not report still shows as a
-//! difference. Read while nothing passes: what is under way would be taken for lost, and the next window would find
-//! it.
+//! Each part's loss is what entered it less what left it, so that a loss that a part does not
+//! report still shows as a difference. Read while nothing passes: what is under way would be taken
+//! for lost, and the next window would find it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -47,9 +47,10 @@ const COUNTED: [(&str, &str, &str); 23] = [
 ];
 const DROPS: usize = 9;
 
-/// Errors and drops of the hosts' devices when they receive: our names, and the fields in /proc/net/dev. They are no
-/// part of `receiver_lost`: a packet without room in the backlog is in `backlog_drop` already, and the others do not
-/// reach the host's IP layer, so that `driver_lost` or `outlet_lost` has them.
+/// Errors and drops of the hosts' devices when they receive: our names, and the fields in
+/// /proc/net/dev. They are no part of `receiver_lost`: a packet without room in the backlog is in
+/// `backlog_drop` already, and the others do not reach the host's IP layer, so that `driver_lost`
+/// or `outlet_lost` has them.
 ///
 /// Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
 const DEVICE: [(&str, usize); 4] =
@@ -228,8 +229,8 @@ fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     values.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Reads the packets sent, refused and received from /proc/net/dev, and the counts of [`DEVICE`], over
-/// all interfaces except the loopback.
+/// Reads the packets sent, refused and received from /proc/net/dev, and the counts of [`DEVICE`],
+/// over all interfaces except the loopback.
 fn devices(dev: &str) -> [u64; 3 + DEVICE.len()] {
     let mut sums = [0; 3 + DEVICE.len()];
     for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {

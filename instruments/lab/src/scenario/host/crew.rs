@@ -252,7 +252,8 @@ pub(super) trait Load {
     }
 }
 
-/// Opens the workload of a side; `queues` are those of the programs in the east whose TCP is in user space.
+/// Opens the workload of a side; `queues` are those of the programs in the east whose TCP is in
+/// user space.
 pub(super) fn open_load(
     config: &Config,
     hosts: &Hosts,

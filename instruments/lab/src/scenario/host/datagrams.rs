@@ -2,10 +2,10 @@
 //! were: the probes, which measure the latency of small packets beside other traffic, and the load
 //! of the workload `load`.
 //!
-//! A datagram is due at its time, whether or not its sender has the CPU by then, and it is on its way
-//! until the receiving program has read it: the time until either program has the CPU is in it. How
-//! late the sender was stands beside it, so that the reader sees which share is the sender's. It
-//! carries its number, and both ends read the same clock, in one process or in two.
+//! A datagram is due at its time, whether or not its sender has the CPU by then, and it is on its
+//! way until the receiving program has read it: the time until either program has the CPU is in it.
+//! How late the sender was stands beside it, so that the reader sees which share is the sender's.
+//! It carries its number, and both ends read the same clock, in one process or in two.
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -430,7 +430,8 @@ mod tests {
         (heard.round, heard.until) = (round.number, Some(round.until));
         heard.read = vec![None; 3];
         let late = round.until + Duration::from_millis(1);
-        // 1 is lost, 0 comes twice; 7 has no place, as beyond the latencies that are kept, nor has 8.
+        // 1 is lost, 0 comes twice; 7 has no place, as beyond the latencies that are kept, nor has
+        // 8.
         for (number, now) in
             [(0, round.from), (2, round.from), (0, round.from), (7, round.until), (8, late)]
         {

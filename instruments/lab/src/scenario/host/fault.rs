@@ -7,8 +7,8 @@
 //!  receiver  programs of the eastern host that read slowly, from small buffers; or hosts that are overrun
 //! ```
 //!
-//! The first two do nothing with a cap of one packet, as a fault of batching does, and the last one with as many
-//! as a host takes at once.
+//! The first two do nothing with a cap of one packet, as a fault of batching does, and the last one
+//! with as many as a host takes at once.
 
 use std::time::Duration;
 

@@ -6,9 +6,11 @@
 //!  10.7.1.1 eth1 ── w1            e1 ── eth1 10.7.1.2      with two adapters
 //! ```
 //!
-//! With east = "smoltcp" there is no link to the eastern host: its programs have TCP in user space. With port `tap` there are no veth pairs: the engine makes the hosts' `eth0` itself, in `middle`, from
-//! where they are moved. Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
-//! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
+//! With east = "smoltcp" there is no link to the eastern host: its programs have TCP in user space.
+//! With port `tap` there are no veth pairs: the engine makes the hosts' `eth0` itself, in `middle`,
+//! from where they are moved. Nothing in `middle` has an address: what crosses it, the engine has
+//! carried. Neighbours are set and not asked for, IPv6 is off: what crosses it is the traffic and
+//! nothing else.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,10 +1,10 @@
 //! Latencies of a round, each measured from the request's due time.
 //!
-//! An answer is waited for from the moment at which its request was *due*, whether or not the sender
-//! was there by then. A request that has no answer when its round ends is not left out, for that
-//! would leave out the slow ones: it counts as the time from when it was due to the end, which is
-//! the least that it took. It is not waited for beyond that: after a round the path stands still for
-//! a while, and then carries unmeasured, so that a later answer tells nothing of the path.
+//! An answer is waited for from the moment at which its request was *due*, whether or not the
+//! sender was there by then. A request that has no answer when its round ends is not left out, for
+//! that would leave out the slow ones: it counts as the time from when it was due to the end, which
+//! is the least that it took. It is not waited for beyond that: after a round the path stands still
+//! for a while, and then carries unmeasured, so that a later answer tells nothing of the path.
 //!
 //! What is due right before the end has no answer yet however fast the path is, and would count as
 //! next to nothing. So those of the last tenth of a round are left out, all of them: by when they

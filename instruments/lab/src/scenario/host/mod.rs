@@ -2,9 +2,10 @@
 //!
 //! The hosts are network namespaces without a name, joined to the engine's by veth pairs
 //! ([`hosts`]). They vanish with the process, however it ends: once it is killed in the middle of a
-//! window, the kernel takes some seconds to give up its connections, and then they are gone. No other
-//! process outlives it: what it starts is `ip`, which ends by itself, before the first window, and the
-//! senders' processes, which the kernel kills with the threads that have started them.
+//! window, the kernel takes some seconds to give up its connections, and then they are gone. No
+//! other process outlives it: what it starts is `ip`, which ends by itself, before the first
+//! window, and the senders' processes, which the kernel kills with the threads that have started
+//! them.
 
 mod arrivals;
 mod bench;

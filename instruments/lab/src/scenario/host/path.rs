@@ -6,8 +6,8 @@
 //!  smoltcp  w0 ⇄ e0, an end of a ring      a worker a ring; the host's program has its other end
 //! ```
 //!
-//! A worker's thread waits on a channel for its next order. While it does, it takes no CPU, and what
-//! comes meanwhile waits in the kernel's ring.
+//! A worker's thread waits on a channel for its next order. While it does, it takes no CPU, and
+//! what comes meanwhile waits in the kernel's ring.
 
 use std::io;
 use std::num::NonZeroU64;

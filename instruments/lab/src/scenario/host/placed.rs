@@ -6,8 +6,8 @@
 //!                   interrupt        poller                                       process
 //! ```
 //!
-//! On every such side the engine's devices have threads for NAPI; placements differ by where these, the worker
-//! and the reader may run, and by nothing else.
+//! On every such side the engine's devices have threads for NAPI; placements differ by where these,
+//! the worker and the reader may run, and by nothing else.
 
 use std::fs;
 

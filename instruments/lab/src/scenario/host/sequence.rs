@@ -1,8 +1,8 @@
 //! A check of the engine's packet order: a port numbers packets that it receives, and another
 //! checks the numbers of those that it sends.
 //!
-//! The number of a packet stands in a table, at its frame: a packet keeps its frame from one port to the other,
-//! and nobody else writes there meanwhile.
+//! The number of a packet stands in a table, at its frame: a packet keeps its frame from one port
+//! to the other, and nobody else writes there meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

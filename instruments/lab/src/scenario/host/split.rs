@@ -1,4 +1,5 @@
-//! The CPU time of a side in user space and in the kernel: of its workers, of the hosts' programs, and of soft interrupts.
+//! The CPU time of a side in user space and in the kernel: of its workers, of the hosts' programs,
+//! and of soft interrupts.
 //!
 //! ```text
 //!  workers   user    looking for packets and moving them       system  device, and IP and TCP of the host that a packet goes to
@@ -6,8 +7,8 @@
 //!  CPUs      softirq what the kernel does for neither, NAPI's threads and interrupts
 //! ```
 //!
-//! The kernel tells it in ticks (proc(5): utime, stime), and divides a thread's time by what the ticks met: of a
-//! single window it is rough.
+//! The kernel tells it in ticks (proc(5): utime, stime), and divides a thread's time by what the
+//! ticks met: of a single window it is rough.
 
 use std::fs;
 use std::path::Path;
@@ -93,7 +94,8 @@ fn add(sum: &mut [u64; 2], of: &Path) {
     }
 }
 
-/// Returns utime and stime of a line as the kernel prints it; the name in it may have spaces and parentheses.
+/// Returns utime and stime of a line as the kernel prints it; the name in it may have spaces and
+/// parentheses.
 fn ticks(stat: &str) -> Option<[u64; 2]> {
     let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])

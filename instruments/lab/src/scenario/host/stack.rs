@@ -1,4 +1,5 @@
-//! The eastern host's TCP in user space: smoltcp on a queue of ours, with its program, on one thread for each adapter.
+//! The eastern host's TCP in user space: smoltcp on a queue of ours, with its program, on one
+//! thread for each adapter.
 //!
 //! ```text
 //!  sender ─ TCP of the kernel ─ veth ─► worker ─ ring ─► smoltcp ─► checked and copied      stream
@@ -6,8 +7,8 @@
 //!                                                        one thread: the program
 //! ```
 //!
-//! The program of a stream checks each byte that arrives, and copies it, as a program that uses the data would. The one of
-//! the web answers requests with files.
+//! The program of a stream checks each byte that arrives, and copies it, as a program that uses the
+//! data would. The one of the web answers requests with files.
 
 mod files;
 mod stream;
@@ -38,8 +39,9 @@ use crate::{Code, Error, Result};
 pub(super) const FIRST_PORT: u16 = 5001;
 /// Bytes of a socket's buffer if the side leaves them to the kernel.
 const BUFFER_BYTES: usize = 1 << 20;
-/// The longest delay of an acknowledgement. If one were still to come when the workers stand still between windows, the
-/// sender would send its segment again and again, and begin the next window slowly.
+/// The longest delay of an acknowledgement. If one were still to come when the workers stand still
+/// between windows, the sender would send its segment again and again, and begin the next window
+/// slowly.
 const ACK_DELAY: Duration = Duration::from_millis(1);
 const _: () = assert!(ACK_DELAY.as_millis() < QUIET.as_millis());
 /// The longest sleep.
@@ -68,7 +70,8 @@ struct Shared {
 }
 
 impl Stack {
-    /// Starts the stack of `adapter`, whose program reads streams; it listens for all connections when this returns.
+    /// Starts the stack of `adapter`, whose program reads streams; it listens for all connections
+    /// when this returns.
     pub fn read(config: &Config, hosts: &Hosts, adapter: usize, queue: Queue) -> Result<Stack> {
         let read: Vec<Arc<AtomicU64>> = (0..config.connections).map(|_| Arc::default()).collect();
         let mut stack = Stack::start(config, hosts, adapter, queue, Stream::new(read.clone()))?;
@@ -76,8 +79,8 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Starts the stack of `adapter`, whose program answers requests with `responses`; it listens at [`FIRST_PORT`] when
-    /// this returns.
+    /// Starts the stack of `adapter`, whose program answers requests with `responses`; it listens
+    /// at [`FIRST_PORT`] when this returns.
     pub fn answer(
         config: &Config,
         hosts: &Hosts,
@@ -145,8 +148,8 @@ trait Program: Send + 'static {
     /// Returns the sockets of its connections, which listen, with receive buffers of that size.
     fn sockets(&self, buffer_bytes: usize) -> Vec<tcp::Socket<'static>>;
 
-    /// Takes what has arrived, and sends what can be sent; returns true if it did either, so that the stack has something
-    /// to tell, and `None` if something has arrived that was not sent.
+    /// Takes what has arrived, and sends what can be sent; returns true if it did either, so that
+    /// the stack has something to tell, and `None` if something has arrived that was not sent.
     fn turn(&mut self, sockets: &mut SocketSet<'_>, of: &[SocketHandle]) -> Option<bool>;
 }
 

@@ -1,6 +1,6 @@
 //! TCP connections from west to east that stay open over all windows: bulk transfer in writes of
-//! one size, as netperf's TCP_STREAM; and requests with answers of one size, as TCP_RR or as NFS. Both
-//! run as fast as possible or at a rate.
+//! one size, as netperf's TCP_STREAM; and requests with answers of one size, as TCP_RR or as NFS.
+//! Both run as fast as possible or at a rate.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -71,8 +71,8 @@ struct Reader {
 }
 
 impl Tcp {
-    /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each adapter, the eastern
-    /// ends are in user space, on these.
+    /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each
+    /// adapter, the eastern ends are in user space, on these.
     pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Tcp> {
         let stack = |(adapter, queue)| Stack::read(config, hosts, adapter, queue);
         let mut tcp = Tcp {
@@ -121,7 +121,8 @@ impl Tcp {
     }
 }
 
-/// Returns a socket that listens at `address` for a connection of a side. To be called in the host's namespace.
+/// Returns a socket that listens at `address` for a connection of a side. To be called in the
+/// host's namespace.
 fn eastern_end(config: &Config, address: Ipv4Addr) -> io::Result<TcpListener> {
     let slow = config.fault.receiver_sleeps;
     listen(address, slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES))
@@ -389,7 +390,8 @@ mod tests {
     use crate::scenario::Place;
     use crate::settings::Settings;
 
-    /// Returns a side, with the western end of its connection and the socket to which that connects.
+    /// Returns a side, with the western end of its connection and the socket to which that
+    /// connects.
     fn side(settings: &Settings) -> (Config, Connected, TcpListener) {
         let place = Place { cpus: vec![0, 1], seed: 1, program: None, stop: Arc::default() };
         let config = Config::of(settings, &place).unwrap();
@@ -415,8 +417,8 @@ mod tests {
         }
     }
 
-    /// Tests S4.17. Sizes other than the default are tested too, because the kernel's own receive buffer may have the
-    /// default's size.
+    /// Tests S4.17. Sizes other than the default are tested too, because the kernel's own receive
+    /// buffer may have the default's size.
     #[test]
     fn a_connection_has_the_socket_buffers_and_the_message_of_its_side() {
         let small = Settings::new().with("sockbuf", 16_384).with("message", 512);

@@ -102,7 +102,8 @@ fn smoltcp_on_a_thread_behind_a_ring_reads_and_checks_every_byte() {
         }
         let ended = bench.finish().unwrap();
         assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
-        // What the programs take from their rings is consumed, and what they send leaves by a device.
+        // What the programs take from their rings is consumed, and what they send leaves by a
+        // device.
         assert!(ended.ledger.consumed + ended.ledger.sent >= packets, "{ended:?}");
         assert_eq!(ended.totals["outstanding"], 0.0);
     }
@@ -158,7 +159,8 @@ fn napi_of(adapter: usize, east: &str) -> Vec<Vec<i32>> {
     ["w", "e"].iter().take(ends).map(|end| napi(&format!("{end}{adapter}"))).collect()
 }
 
-/// Tests S3.2 and S3.18. Where NAPI has no threads, such a side does not open, and the test prints why.
+/// Tests S3.2 and S3.18. Where NAPI has no threads, such a side does not open, and the test prints
+/// why.
 #[test]
 fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
     let all = allowed_cpus().unwrap();
@@ -207,8 +209,8 @@ fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
     }
 }
 
-/// Checks that a profile of the whole machine contains the kernel's path, with callers, its own cost,
-/// and the CPU time of the path by two instruments.
+/// Checks that a profile of the whole machine contains the kernel's path, with callers, its own
+/// cost, and the CPU time of the path by two instruments.
 fn profiled(bench: &mut dyn Bench) {
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
@@ -377,8 +379,8 @@ fn segments_that_are_sent_again_are_counted_by_window_and_by_run() {
     assert!(ended.ledger.retransmitted >= Some(again as u64), "{again}: {ended:?}");
 }
 
-/// Tests S2.24. A queue that prefers some senders proves that the test would detect a starved one; the same queue
-/// without that preference starves few.
+/// Tests S2.24. A queue that prefers some senders proves that the test would detect a starved one;
+/// the same queue without that preference starves few.
 #[test]
 fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_unfair() {
     let told = |more: &[(&str, &str)]| {
@@ -404,8 +406,9 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     let go_on = |window: &Window| are_forced(window) && starved(window) == 0.0;
     let Some(all_go_on) = has(WINDOW, &[], &go_on) else { return };
     assert!(all_go_on, "some connection was starved, or no batch formed, in each of 20 windows");
-    // The queue has room for all that the senders may have under way, some 250 KB, and sends that in a quarter of a
-    // second. So in a window of 0.9 s neither its length nor drops starve a sender.
+    // The queue has room for all that the senders may have under way, some 250 KB, and sends that
+    // in a quarter of a second. So in a window of 0.9 s neither its length nor drops starve a
+    // sender.
     let (queue, long) = (("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=1000"), 6 * WINDOW);
     // The windows of five in which many starve.
     let starving = |more: &[(&str, &str)]| {

@@ -44,8 +44,8 @@ struct Tally {
 }
 
 impl Web {
-    /// Starts servers and clients. No connection is opened yet. With `queues`, one for each adapter, the servers are in
-    /// user space, on these.
+    /// Starts servers and clients. No connection is opened yet. With `queues`, one for each
+    /// adapter, the servers are in user space, on these.
     pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Web> {
         let responses = Arc::new(server::responses());
         let stack = |of| Stack::answer(config, hosts, of, &responses);
@@ -119,7 +119,8 @@ impl Load for Web {
     fn end(&mut self) {
         self.crew.end();
         self.servers.iter_mut().for_each(Servers::end);
-        // The clients' ends are closed; wait until the stacks receive that, which needs a path that carries packets.
+        // The clients' ends are closed; wait until the stacks receive that, which needs a path that
+        // carries packets.
         look_until(Duration::from_secs(1), || self.stacks.iter().all(Stack::is_closed));
         self.stacks.clear();
     }

@@ -11,15 +11,16 @@ use crate::Result;
 use crate::scenario::host::placed::Placed;
 use crate::scenario::{checked, pool_figures};
 
-/// Samples a second for a profile of the whole machine, whose idle time is also sampled: a prime number, because with
-/// 1000 each sample came at the same place of a hold of 250 us or of a timer of 1 ms.
+/// Samples a second for a profile of the whole machine, whose idle time is also sampled: a prime
+/// number, because with 1000 each sample came at the same place of a hold of 250 us or of a timer
+/// of 1 ms.
 const MACHINE_HZ: u32 = 997;
 /// Events for each sample of lines that leave a cache; a prime number.
 const LINES_PERIOD: u64 = 10_007;
 
 impl HostBench {
-    /// Returns the profiles of the whole machine: its time and, of a side whose adapters are placed,
-    /// lines that leave a cache.
+    /// Returns the profiles of the whole machine: its time and, of a side whose adapters are
+    /// placed, lines that leave a cache.
     pub(super) fn machine(&mut self, time: Duration) -> Result<Vec<Profile>> {
         let mut profiles = vec![self.sampled(time, What::Time { hz: MACHINE_HZ })?];
         if self.placed.is_none() {
@@ -33,8 +34,8 @@ impl HostBench {
         Ok(profiles)
     }
 
-    /// Samples the whole machine: interrupts, workers, programs, idle task; with call chains if adapters
-    /// are placed, because a run has hundreds of other cells.
+    /// Samples the whole machine: interrupts, workers, programs, idle task; with call chains if
+    /// adapters are placed, because a run has hundreds of other cells.
     fn sampled(&mut self, time: Duration, what: What) -> Result<Profile> {
         self.prepare(time);
         let is_time = matches!(what, What::Time { .. });

@@ -8,7 +8,8 @@ use smoltcp::socket::tcp;
 use super::{FIRST_PORT, Program, listening};
 use crate::scenario::host::server::{REQUEST_BYTES_MAX, parse};
 
-/// Number of sockets for each client: a connection that is closed has its socket until the client has closed its end, too.
+/// Number of sockets for each client: a connection that is closed has its socket until the client
+/// has closed its end, too.
 const SOCKETS: usize = 2;
 
 /// The program of an adapter.

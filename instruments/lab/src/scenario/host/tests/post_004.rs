@@ -31,7 +31,8 @@ fn workloads_are_counted_where_they_are_received_and_their_allocations_by_cpu() 
             let workers = (cpu..window.threads.len()).step_by(2);
             workers.map(|worker| figure(&format!("allocs_w{worker}"))).sum()
         };
-        // In user space the programs' threads, which are on the other CPU than the worker, allocate what they send.
+        // In user space the programs' threads, which are on the other CPU than the worker, allocate
+        // what they send.
         let programs = figure("allocs") - on(0) - on(1);
         let most = if config.user_space { on(0).max(programs) } else { on(0).max(on(1)) };
         assert_eq!(figure("allocs_most"), most, "{window:?}");
