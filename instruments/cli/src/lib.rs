@@ -43,8 +43,9 @@ enum Instrument {
     Lab(lab::Lab),
     /// Show which functions move cache lines between threads, by a MODEL, not by measurement
     ///
-    /// COMMAND runs in QEMU's user mode, tens of times slower, with a plugin that follows every memory access. Ports
-    /// xdp: and packet: do not run there; ring:, memif:, pcap:, gen:, null: and plain sockets do.
+    /// COMMAND runs in QEMU's user mode, tens of times slower, with a plugin that follows every
+    /// memory access. Ports xdp: and packet: do not run there; ring:, memif:, pcap:, gen:, null:
+    /// and plain sockets do.
     Lines(lines::Lines),
     Ndr(ndr::Ndr),
 }

@@ -66,7 +66,8 @@ pub struct Lines {
     /// With --read of a guest: its /proc/kallsyms, which names the kernel's functions
     #[arg(long, value_name = "FILE", requires = "read")]
     pub kallsyms: Option<PathBuf>,
-    /// Print the profile and all kinds by function as one JSON document; the command's output goes to stderr
+    /// Print the profile and all kinds by function as one JSON document; the command's output goes
+    /// to stderr
     #[arg(long)]
     pub json: bool,
     /// Command to run, with its arguments: a program for x86-64

@@ -32,10 +32,10 @@ const NOTHING: &str = "not a single packet came out of B: see if the device unde
 
 /// Find the highest rate that a path forwards without loss
 ///
-/// The generator sends numbered packets into A, and a sink verifies the packets that leave B. NDR is the
-/// highest rate without loss, PDR the highest rate with at most 0.5 % loss (--pdr). Packets that the
-/// generator could not send in time count as lost. Between two rings the path is a worker of linerate;
-/// between two devices it is the device under test that connects them.
+/// The generator sends numbered packets into A, and a sink verifies the packets that leave B. NDR
+/// is the highest rate without loss, PDR the highest rate with at most 0.5 % loss (--pdr). Packets
+/// that the generator could not send in time count as lost. Between two rings the path is a worker
+/// of linerate; between two devices it is the device under test that connects them.
 ///
 /// The search measures the generator alone first, because no path can be measured above its rate.
 #[derive(Debug, Parser)]

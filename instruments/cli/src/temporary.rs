@@ -11,8 +11,8 @@ use crate::signals;
 /// Most names that are tried for a folder.
 const TRIES: usize = 8;
 
-/// A folder that no other user can read or write; removed with its contents when dropped, or when a second signal ends
-/// the process.
+/// A folder that no other user can read or write; removed with its contents when dropped, or when a
+/// second signal ends the process.
 #[derive(Debug)]
 pub struct Temporary(PathBuf);
 

@@ -293,7 +293,8 @@ fn start_for_short(scratch: &Scratch, script: &str) -> Option<(Child, i32)> {
     start(scratch, "--for 7s", script)
 }
 
-/// Starts as [`start`] does; the error is the end of a recording whose command was not seen to start.
+/// Starts as [`start`] does; the error is the end of a recording whose command was not seen to
+/// start.
 fn try_start(scratch: &Scratch, words: &str, script: &str) -> Result<(Child, i32), Ended> {
     let (file, pid) = (scratch.word("p.json"), scratch.word("pid"));
     let mut command = command(&format!("profile record -o {file} {words} -- sh -c"));

@@ -1,7 +1,7 @@
 //! QEMU's functions that the plugin calls, looked up by name in the process that loaded it.
 //!
-//! No header of them is packaged, and nothing links against QEMU: if QEMU lacks one, the plugin reports it at the start.
-//! Their types are the same in versions 1 to 5 of the interface.
+//! No header of them is packaged, and nothing links against QEMU: if QEMU lacks one, the plugin
+//! reports it at the start. Their types are the same in versions 1 to 5 of the interface.
 //!
 //! Source: QEMU include/qemu/qemu-plugin.h, v7.2.0 and v10.0.0.
 

@@ -8,9 +8,10 @@
 //!                                 counts by instruction ──► file ──► linerate-lab lines
 //! ```
 //!
-//! QEMU tells of each access to memory; a line that another CPU wrote or holds has to travel, and the instruction
-//! that made it travel is charged. Threads are CPUs in QEMU's user mode. What it counts is a model's, never a
-//! measurement, and each line that prints it says so. No shipped program depends on this crate: QEMU loads it when asked.
+//! QEMU tells of each access to memory; a line that another CPU wrote or holds has to travel, and
+//! the instruction that made it travel is charged. Threads are CPUs in QEMU's user mode. What it
+//! counts is a model's, never a measurement, and each line that prints it says so. No shipped
+//! program depends on this crate: QEMU loads it when asked.
 //!
 //! | module | has |
 //! |---|---|

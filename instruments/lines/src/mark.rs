@@ -1,8 +1,9 @@
 //! Marks: stores to a special page with which a program tells the plugin when to count. In a guest,
 //! another program may store them.
 //!
-//! A mark is a store of one byte into a page that nothing else uses, at an address by which the plugin knows it, in
-//! QEMU's user mode as in a guest. It needs no privilege, and without the plugin it does nothing.
+//! A mark is a store of one byte into a page that nothing else uses, at an address by which the
+//! plugin knows it, in QEMU's user mode as in a guest. It needs no privilege, and without the
+//! plugin it does nothing.
 //!
 //! ```text
 //! MARKS + 0    FOLLOW   follow lines, count nothing: caches get warm

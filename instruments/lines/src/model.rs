@@ -7,10 +7,11 @@
 //!             else a fill only: from memory, or a copy that can be shared
 //! ```
 //!
-//! The states are those of MESI: a line has holders, and at most one of them has written it. A line's whole state is one
-//! word that threads exchange, so accesses of several threads need no lock. The order in which two
-//! threads' accesses come to us is that of QEMU's callbacks, which may be another than memory's where threads race;
-//! accesses that a program orders itself come in its order.
+//! The states are those of MESI: a line has holders, and at most one of them has written it. A
+//! line's whole state is one word that threads exchange, so accesses of several threads need no
+//! lock. The order in which two threads' accesses come to us is that of QEMU's callbacks, which may
+//! be another than memory's where threads race; accesses that a program orders itself come in its
+//! order.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

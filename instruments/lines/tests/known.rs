@@ -190,7 +190,8 @@ fn is_row(sums: &[u64; 3], unseen: &[u64; 3], expected: [i64; 3]) -> bool {
 #[test]
 fn a_packet_s_line_travels_by_its_pool_s_policy_and_by_who_looks_at_it() {
     let run = |init, touch| load(&["skb", init, touch, &PACKETS.to_string()], ",marked=on");
-    // What is beyond `unseen` is of the packet's line: transfers of either kind, and times that it came.
+    // What is beyond `unseen` is of the packet's line: transfers of either kind, and times that it
+    // came.
     for (init, touch, read, write, lines_in) in [
         ("at_free", "none", 0, 2, 2),
         ("at_alloc", "reads", 1, 1, 1),

@@ -129,8 +129,8 @@ impl Tolerance {
         Tolerance { absolute: 0.0, relative_pct }
     }
 
-    /// Returns the bound for CPU time by samples of a clock: 5 %, or two standard deviations of their
-    /// number if that is more.
+    /// Returns the bound for CPU time by samples of a clock: 5 %, or two standard deviations of
+    /// their number if that is more.
     #[must_use]
     pub fn of_samples(counted: u64) -> Tolerance {
         let counted = counted.max(SAMPLES_JUDGED) as f64;
@@ -160,8 +160,8 @@ impl Reading {
         Reading { instrument, means, value: Some(value), measures }
     }
 
-    /// Returns the reading of samples that a clock took `hz` times in each second of CPU time: their
-    /// time in nanoseconds multiplied by `scale`. It is a missing figure if they are too few.
+    /// Returns the reading of samples that a clock took `hz` times in each second of CPU time:
+    /// their time in nanoseconds multiplied by `scale`. It is a missing figure if they are too few.
     #[must_use]
     pub fn of_samples(counted: u64, hz: f64, scale: f64) -> Reading {
         let took = format!("{} x {:.3} ms of a clock", number::count(counted), 1e3 / hz);

@@ -1,14 +1,15 @@
 //! Traffic of the machine's memory bus during a recording.
 //!
-//! The memory controllers have counters of their own, which belong to a socket and not to a thread, and which a virtual
-//! machine does not show. If there are none, the cores' events of lines into and out of the L2 give an estimate:
-//! lines × 64 bytes is what passed between the cores and what lies behind them, as far as these events see it. That is a
-//! proxy and is called one. It is no bound, neither way: what the L3 served never reached the memory bus; what passes by the
-//! L2 (non-temporal stores, prefetches into the L3, devices) and what an event leaves out (on AMD, the L2's own
-//! prefetches) is not in it. So each event's caveat is printed beside the figure.
+//! The memory controllers have counters of their own, which belong to a socket and not to a thread,
+//! and which a virtual machine does not show. If there are none, the cores' events of lines into
+//! and out of the L2 give an estimate: lines × 64 bytes is what passed between the cores and what
+//! lies behind them, as far as these events see it. That is a proxy and is called one. It is no
+//! bound, neither way: what the L3 served never reached the memory bus; what passes by the L2
+//! (non-temporal stores, prefetches into the L3, devices) and what an event leaves out (on AMD, the
+//! L2's own prefetches) is not in it. So each event's caveat is printed beside the figure.
 //!
-//! Only lines that leave the L2 for another place count: an event that counts what is dropped in place, too, as Intel's
-//! does, is none for this. Nothing here counts the traffic of a PCI bus.
+//! Only lines that leave the L2 for another place count: an event that counts what is dropped in
+//! place, too, as Intel's does, is none for this. Nothing here counts the traffic of a PCI bus.
 
 mod sources;
 
@@ -56,7 +57,8 @@ pub struct Way {
     pub bytes: u64,
     /// The event that was counted, with its counters.
     pub event: String,
-    /// Limits of the event: traffic that it misses, or counts unexpectedly; empty if none are known.
+    /// Limits of the event: traffic that it misses, or counts unexpectedly; empty if none are
+    /// known.
     pub caveat: String,
 }
 
@@ -76,14 +78,15 @@ struct Open {
 }
 
 impl Counting {
-    /// Starts the memory controllers' counters, or those of the proxy if there are none. What cannot be counted becomes
-    /// the reason in the result.
+    /// Starts the memory controllers' counters, or those of the proxy if there are none. What
+    /// cannot be counted becomes the reason in the result.
     #[must_use]
     pub fn start() -> Counting {
         Counting::start_on(Path::new("/sys/bus/event_source/devices"), Family::here())
     }
 
-    /// Starts the counters that the kernel lists in the folder `pmus`, else those of a CPU of `family`.
+    /// Starts the counters that the kernel lists in the folder `pmus`, else those of a CPU of
+    /// `family`.
     fn start_on(pmus: &Path, family: Family) -> Counting {
         let cpus = cpus_on_line().unwrap_or_default();
         let open = match sources::of_controllers(pmus) {

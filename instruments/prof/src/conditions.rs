@@ -77,8 +77,8 @@ impl Conditions {
     /// What a measurement has to add stays `None`: the workload, how long it lasted, the packets
     /// and, by [`Traffic`], the devices that carried them.
     ///
-    /// Cost: reads five to ten files of /proc and /sys. Where neither says the clock, the time stamp
-    /// counter is measured for 10 ms.
+    /// Cost: reads five to ten files of /proc and /sys. Where neither says the clock, the time
+    /// stamp counter is measured for 10 ms.
     #[must_use]
     pub fn here() -> Conditions {
         let cpuinfo = machine::read("/proc/cpuinfo").unwrap_or_default();

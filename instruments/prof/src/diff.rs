@@ -132,9 +132,9 @@ impl Diff {
     /// runs is noise, too, if both sides have several.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` for runs of a side that do not count the same on one machine, for listings with
-    /// a cut-off, for sums of unequal numbers of runs, and if a run does not say by what it would have
-    /// to be divided.
+    /// `E-UNSUPPORTED` for runs of a side that do not count the same on one machine, for listings
+    /// with a cut-off, for sums of unequal numbers of runs, and if a run does not say by what it
+    /// would have to be divided.
     pub fn of_runs<'a>(
         without: &'a [Profile],
         with: &'a [Profile],

@@ -32,8 +32,8 @@ const CUT_OFF: &str = "[cut off]";
 
 /// A profile's folded stacks: one line for each stack, sorted by name.
 ///
-/// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends in
-/// a number as a count would, the last blank is a `_`.
+/// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends
+/// in a number as a count would, the last blank is a `_`.
 #[derive(Debug, Clone, Copy)]
 pub struct Folded<'a>(pub &'a Profile);
 
@@ -46,8 +46,8 @@ impl fmt::Display for Folded<'_> {
     }
 }
 
-/// The folded stacks of two profiles, for differential flame graphs of other tools: one line for each stack,
-/// with its count without the change and its count with it.
+/// The folded stacks of two profiles, for differential flame graphs of other tools: one line for
+/// each stack, with its count without the change and its count with it.
 #[derive(Debug, Clone)]
 pub struct FoldedDiff(BTreeMap<String, [u64; 2]>);
 
@@ -56,8 +56,8 @@ impl FoldedDiff {
     /// comparable.
     ///
     /// # Errors
-    /// `E-UNSUPPORTED` if the two do not count the same, or a side does not say by what it would have
-    /// to be divided.
+    /// `E-UNSUPPORTED` if the two do not count the same, or a side does not say by what it would
+    /// have to be divided.
     pub fn between(without: &Profile, with: &Profile, by: By) -> Result<FoldedDiff> {
         let (ratio, _) = comparable(without, with, by)?;
         let mut folded = fold_both([without, with]);
@@ -217,8 +217,8 @@ pub fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     both
 }
 
-/// Folds both profiles as [`fold_both`] does, without the stacks that end in a function of idle time;
-/// `diff` is their difference.
+/// Folds both profiles as [`fold_both`] does, without the stacks that end in a function of idle
+/// time; `diff` is their difference.
 #[must_use]
 pub fn fold_busy(profiles: [&Profile; 2], diff: &Diff) -> BTreeMap<String, [u64; 2]> {
     let idle: BTreeSet<&str> = diff.rows_of(Part::Idle).map(|row| row.symbol.as_str()).collect();

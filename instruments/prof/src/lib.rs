@@ -6,11 +6,12 @@
 //!   says of the machine; [`lines`] reads a model of them, where nothing counts;
 //! - **hold**: a [`profile::Profile`] is what was seen in each function, by any tool; [`read`]
 //!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
-//! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`mod@print`]
-//!   sets it as a table, CSV, JSON or a picture, [`agree`] holds two instruments against each other.
+//! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is,
+//!   [`mod@print`] sets it as a table, CSV, JSON or a picture, [`agree`] holds two instruments
+//!   against each other.
 //!
-//! A machine that has no counters, or does not let us, is an error with its reason and remedy, never
-//! a made-up figure; a model's figure never passes for a measurement.
+//! A machine that has no counters, or does not let us, is an error with its reason and remedy,
+//! never a made-up figure; a model's figure never passes for a measurement.
 
 #[macro_use]
 mod named;

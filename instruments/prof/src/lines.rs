@@ -6,8 +6,8 @@
 //!                                 (ELF, kallsyms)                 └─ table of all kinds
 //! ```
 //!
-//! The form of the file is at the head of `instruments/lines/src/report.rs`. It comes from a run that its
-//! reader may not have made: a line that is not understood is an error with its number.
+//! The form of the file is at the head of `instruments/lines/src/report.rs`. It comes from a run
+//! that its reader may not have made: a line that is not understood is an error with its number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -3,14 +3,15 @@
 //! A region is entered and left on the data path, thousands of times a millisecond, also where
 //! nothing may wake the thread or send it to sleep: in a poll section, between masking an event and
 //! unmasking it. So entering and leaving make no system call, take no lock and allocate nothing:
-//! the histogram is of fixed size and made with the region. (On other machines than x86-64 the clock
-//! is the kernel's monotonic one, which is read without entering it.) Each thread has its own region.
+//! the histogram is of fixed size and made with the region. (On other machines than x86-64 the
+//! clock is the kernel's monotonic one, which is read without entering it.) Each thread has its own
+//! region.
 //!
-//! A duration is wall time: if the kernel takes the CPU away inside a region, that time is in the region, and
-//! shows as `max`. The clock may be read on one CPU on entering and on another on leaving: where the time
-//! stamp counters of a machine are not in step, a region can seem to end before it began; it is then counted,
-//! not recorded. The reading does not wait for instructions before it to finish: some tens of cycles can fall to
-//! the wrong side.
+//! A duration is wall time: if the kernel takes the CPU away inside a region, that time is in the
+//! region, and shows as `max`. The clock may be read on one CPU on entering and on another on
+//! leaving: where the time stamp counters of a machine are not in step, a region can seem to end
+//! before it began; it is then counted, not recorded. The reading does not wait for instructions
+//! before it to finish: some tens of cycles can fall to the wrong side.
 //!
 //! ```
 //! use linerate_prof::region::Region;

@@ -1,9 +1,9 @@
 //! The stage of the packet path to which a function belongs, by its name.
 //!
 //! A name is all that a listing gives. So this is a table of names, of the kernels of the posts and
-//! of today's, and a name that is not in it is [`Stage::Other`], never a guess. What a function costs
-//! is its own time, not that of its callers: the stage is that of the code which ran, whatever function asked
-//! for it.
+//! of today's, and a name that is not in it is [`Stage::Other`], never a guess. What a function
+//! costs is its own time, not that of its callers: the stage is that of the code which ran,
+//! whatever function asked for it.
 
 mod index;
 mod names;
@@ -130,7 +130,8 @@ fn program(name: &str) -> Option<Stage> {
     PROGRAM.look_up(path)
 }
 
-/// Returns the function's name in its source: without the suffixes of compilers and system call wrappers.
+/// Returns the function's name in its source: without the suffixes of compilers and system call
+/// wrappers.
 fn bare(symbol: &str) -> &str {
     let name = symbol.split("+0x").next().unwrap_or(symbol);
     if name.contains("::") {

@@ -23,8 +23,9 @@ fn counting(names: &[&str]) -> Result<Counting> {
     Counting::of_this_thread(&events(names)?)
 }
 
-/// Returns the success; `None`, with a message, if the machine refuses what is tried: events, more of them at once, an
-/// event that this family of CPU has not, or pinned threads; or if others used the counters for a part of the time.
+/// Returns the success; `None`, with a message, if the machine refuses what is tried: events, more
+/// of them at once, an event that this family of CPU has not, or pinned threads; or if others used
+/// the counters for a part of the time.
 fn or_skip<T>(tried: Result<T>) -> Option<T> {
     let is_reason = |e: &Error| {
         let is_limit = match e.code {
@@ -196,8 +197,9 @@ fn a_line_that_is_bounced_n_times_shows_n_to_2n_transfers_wherever_the_threads_a
         let Some(transfers) = or_skip(bounce(cpus, N)) else { return };
         let each = transfers as f64 / N as f64;
         println!("CPUs {cpus:?}: {each:.3} transfers for each hand-over");
-        // The event counts lines that come to this core. A hand-over brings the line once: the reader needs the other's
-        // new value. It may bring the line once more, if the spinning reader loses it between the other's two accesses.
+        // The event counts lines that come to this core. A hand-over brings the line once: the
+        // reader needs the other's new value. It may bring the line once more, if the spinning
+        // reader loses it between the other's two accesses.
         assert!((0.95..2.1).contains(&each), "CPUs {cpus:?}: {transfers} transfers for {N}");
     }
 }

@@ -117,7 +117,8 @@ one run a side: what differs from run to run is not in this
 fn stages_of_003_have_the_totals_of_their_functions_and_their_share() {
     let (diff, _) = affinity();
     let text = Ranked::new(&diff).to_string();
-    // Sums of the post's lines by hand: functions listed on either side, with affinity, without, saving.
+    // Sums of the post's lines by hand: functions listed on either side, with affinity, without,
+    // saving.
     for (stage, functions, with, without, saving) in [
         ("driver", 6, "7,108", "16,821", "57.7"),
         ("core", 7, "1,335", "7,394", "81.9"),

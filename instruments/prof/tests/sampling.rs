@@ -1,7 +1,7 @@
 //! Samples of code with known behaviour: the profile must show that behaviour.
 //!
-//! A test that changes its own process, its limits or its namespace runs in this file's own `program`,
-//! started anew by the tests with a role.
+//! A test that changes its own process, its limits or its namespace runs in this file's own
+//! `program`, started anew by the tests with a role.
 
 use std::hint::black_box;
 use std::io::Read;
@@ -28,7 +28,8 @@ fn program() {
     }
 }
 
-/// Prints the CPU time of each wake-up that the scheduler charges to a thread before its clock of samples starts.
+/// Prints the CPU time of each wake-up that the scheduler charges to a thread before its clock of
+/// samples starts.
 #[test]
 #[ignore = "measures"]
 fn each_wake_up_has_cpu_time_without_a_sample() {

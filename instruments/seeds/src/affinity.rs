@@ -1,8 +1,8 @@
 //! Post 003: L2 cache lines out, function by function, with and without affinity.
 //!
-//! The posted table was made by hand from two kernprof listings, which are quoted below it. Here the
-//! readers and the difference that today's profiles use make it from the same two listings, and each
-//! row is compared with the posted one.
+//! The posted table was made by hand from two kernprof listings, which are quoted below it. Here
+//! the readers and the difference that today's profiles use make it from the same two listings, and
+//! each row is compared with the posted one.
 
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;

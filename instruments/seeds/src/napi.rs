@@ -318,9 +318,9 @@ fn as_posted(loads: &[Load]) -> String {
     in_the_layout_of_001(loads.iter().map(row))
 }
 
-/// Formats rows in the layout of the post's table: the load of the link in per cent, then packets for each
-/// interrupt and CPU in per cent, each with NAPI and with coalescing. "-" stands for a load that was not
-/// reached.
+/// Formats rows in the layout of the post's table: the load of the link in per cent, then packets
+/// for each interrupt and CPU in per cent, each with NAPI and with coalescing. "-" stands for a
+/// load that was not reached.
 #[must_use]
 pub fn in_the_layout_of_001(rows: impl Iterator<Item = [String; 5]>) -> String {
     let mut table = String::from(

@@ -20,8 +20,8 @@ pub fn elided(text: &str, letters: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// Breaks text into lines of at most [`WIDTH`], the first after `first` and the others after `next`. Each
-/// ends with a line break. A word longer than a line has a line of its own.
+/// Breaks text into lines of at most [`WIDTH`], the first after `first` and the others after
+/// `next`. Each ends with a line break. A word longer than a line has a line of its own.
 #[must_use]
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     wrapped_at(WIDTH, text, first, next)

@@ -63,28 +63,31 @@ pub struct Show {
 /// Run an experiment, and save all its windows
 ///
 /// The two sides, and the first side again as a control, run in adjacent windows in random order.
-/// Results are analysed during the run, and a cell ends when its interval is narrow enough. Pairs that other processes disturbed
-/// are repeated; the disturbed ones are kept and marked. No pair is left out because of its result.
+/// Results are analysed during the run, and a cell ends when its interval is narrow enough. Pairs
+/// that other processes disturbed are repeated; the disturbed ones are kept and marked. No pair is
+/// left out because of its result.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RUN)]
 pub struct Run {
     /// The name of a built-in experiment, or the path of a file
     #[arg(value_name = "ID|FILE", required_unless_present = "resume")]
     pub experiment: Option<String>,
-    /// Run the quick subset only, which takes the time that `linerate lab list` tells, and set-ups and repeated pairs;
-    /// its results are marked as quick
+    /// Run the quick subset only, which takes the time that `linerate lab list` tells, and set-ups
+    /// and repeated pairs; its results are marked as quick
     #[arg(long)]
     pub quick: bool,
     /// Run only cells that have these factor values; a factor may be named again, for another level
     #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
     pub only: Vec<(String, String)>,
-    /// Most pairs to run, as a multiple of the pairs that must be undisturbed: more on a noisy machine
+    /// Most pairs to run, as a multiple of the pairs that must be undisturbed: more on a noisy
+    /// machine
     #[arg(long, value_name = "N", default_value_t = Plan::ATTEMPTS, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub attempts: u32,
     /// Seed of the random order of sides and of the traffic, to repeat a run
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// CPUs to run on: the measured one, then its peer's; by default the last two that this process may use
+    /// CPUs to run on: the measured one, then its peer's; by default the last two that this process
+    /// may use
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = linerate_cli::cpu)]
     pub cpu: Vec<usize>,
     /// The folder in which runs are kept
@@ -96,7 +99,8 @@ pub struct Run {
     /// A remark for the record
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
-    /// Print the run as one JSON document on stdout, errors included; the exit status stays the same
+    /// Print the run as one JSON document on stdout, errors included; the exit status stays the
+    /// same
     #[arg(long)]
     pub json: bool,
     /// Print the result only: no options, no progress
@@ -116,8 +120,8 @@ pub struct Kept {
 #[derive(Debug, Parser)]
 #[command(after_long_help = REPORT)]
 pub struct Report {
-    /// A run's name, its directory, or last; with several, all are printed, and --html shows the first, with
-    /// a plot of all over time
+    /// A run's name, its directory, or last; with several, all are printed, and --html shows the
+    /// first, with a plot of all over time
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
     #[command(flatten)]
@@ -132,8 +136,9 @@ pub struct Report {
 
 /// Compare the changed sides of two runs, to see the effect of a new version
 ///
-/// Counts are compared between any two machines, times only between equal machines, and both only if the
-/// settings and the distance between the CPUs were the same. With --allow-env all metrics are compared.
+/// Counts are compared between any two machines, times only between equal machines, and both only
+/// if the settings and the distance between the CPUs were the same. With --allow-env all metrics
+/// are compared.
 #[derive(Debug, Parser)]
 #[command(after_long_help = COMPARE)]
 pub struct Compare {
@@ -158,9 +163,10 @@ pub struct Compare {
 
 /// Name the cause of losses and disorder in a run of batches: core, driver, device or receiver
 ///
-/// Triage reads the cell in which TCP retransmitted most with batches. For each part of the path it subtracts
-/// the packets that left from the packets that entered. If the run does not show the cause, --extra runs more
-/// windows for half a minute: with a second device, with a batch limit of 2, and with numbered datagrams.
+/// Triage reads the cell in which TCP retransmitted most with batches. For each part of the path it
+/// subtracts the packets that left from the packets that entered. If the run does not show the
+/// cause, --extra runs more windows for half a minute: with a second device, with a batch limit of
+/// 2, and with numbered datagrams.
 #[derive(Debug, Parser)]
 #[command(after_long_help = TRIAGE)]
 pub struct Triage {
@@ -203,15 +209,15 @@ pub struct Export {
 
 /// Recompute the figures of the five posts, and list their errors
 ///
-/// This program is based on five posts of 2002 to 2007. The command reads the original posts with the same
-/// parsers as profiles of today, and recomputes every figure: changes, sums, differences, and which CPU freed
-/// which buffers. If a recomputed figure should equal the post's and does not, the check fails, and the exit
-/// status is 3.
+/// This program is based on five posts of 2002 to 2007. The command reads the original posts with
+/// the same parsers as profiles of today, and recomputes every figure: changes, sums, differences,
+/// and which CPU freed which buffers. If a recomputed figure should equal the post's and does not,
+/// the check fails, and the exit status is 3.
 #[derive(Debug, Parser)]
 #[command(after_long_help = SEEDS)]
 pub struct Seeds {
-    /// Posts, by number or by experiment: 000 or pool, 001 or coalesce, 002 or batch, 003 or bounce,
-    /// 004 or skbinit; by default all
+    /// Posts, by number or by experiment: 000 or pool, 001 or coalesce, 002 or batch, 003 or
+    /// bounce, 004 or skbinit; by default all
     #[arg(value_name = "POST")]
     pub posts: Vec<String>,
     /// Print only the recomputed tables, in the form of the posts

@@ -289,7 +289,8 @@ impl Observer for Follower<'_> {
     }
 }
 
-/// Returns the drawn line: `pool 3/6 change=both rate=max  pairs 15/17  -12.1 % [-12.6, -11.4]  ETA 2 min 5 s`
+/// Returns the drawn line: `pool 3/6 change=both rate=max pairs 15/17 -12.1 % [-12.6, -11.4] ETA 2
+/// min 5 s`
 fn drawn(experiment: &str, progress: &Progress<'_>) -> String {
     let Progress { cell_number, cells, accepted, attempted, .. } = progress;
     let front = format!("{experiment} {cell_number}/{cells} ");

@@ -12,8 +12,8 @@ use super::file::Place;
 /// Count CPU time or events by function
 ///
 /// A profile is a file of counts: record writes one, list prints it, diff ranks the changes between
-/// two profiles. The commands also read the output of kernprof and readprofile, quoted in mail or not,
-/// and of `perf script`.
+/// two profiles. The commands also read the output of kernprof and readprofile, quoted in mail or
+/// not, and of `perf script`.
 #[derive(Debug, Subcommand)]
 pub enum Profile {
     Record(Record),
@@ -25,33 +25,33 @@ pub enum Profile {
 
 /// Sample a process, a command or the whole machine, and save the profile
 ///
-/// This command runs perf, which must be installed. Recording ends when the process or command ends, when
-/// --for is over, or on Ctrl-C; the samples until then are saved. At the end of the recording perf sends
-/// SIGTERM to the command, and waits for it. If no hardware counter counts an event of cache lines, the
-/// command runs under the MODEL of `linerate lines` instead, and every line of output says MODEL; --for,
-/// --period and --call-chains are then ignored.
+/// This command runs perf, which must be installed. Recording ends when the process or command
+/// ends, when --for is over, or on Ctrl-C; the samples until then are saved. At the end of the
+/// recording perf sends SIGTERM to the command, and waits for it. If no hardware counter counts an
+/// event of cache lines, the command runs under the MODEL of `linerate lines` instead, and every
+/// line of output says MODEL; --for, --period and --call-chains are then ignored.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {
     /// The event to sample: time; an event that `linerate profile events` lists, as in cycles or
-    /// page-faults; a raw code of this CPU, as in r1643; or a name of `perf list` with a colon, slash
-    /// or dot in it, as in irq_vectors:local_timer_entry
+    /// page-faults; a raw code of this CPU, as in r1643; or a name of `perf list` with a colon,
+    /// slash or dot in it, as in irq_vectors:local_timer_entry
     #[arg(long, value_name = "EVENT", default_value = "time")]
     pub event: String,
     /// Samples for each second of CPU time, if time is sampled: 997 by default; a round
     /// number may run in step with timers of the program
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
-    /// Events for each sample, if an event is sampled: 10007 by default; a prime number avoids aliasing
-    /// with loops
+    /// Events for each sample, if an event is sampled: 10007 by default; a prime number avoids
+    /// aliasing with loops
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub period: Option<u64>,
     /// Process to sample: all its threads, including threads that start later
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with = "command")]
     pub pid: Option<u32>,
-    /// Sample all CPUs, including idle time and interrupts, as root: while the command runs, or, without a
-    /// command, for the time of --for
+    /// Sample all CPUs, including idle time and interrupts, as root: while the command runs, or,
+    /// without a command, for the time of --for
     #[arg(short, long, conflicts_with_all = ["pid", "user"])]
     pub all_cpus: bool,
     /// End after this time, as in 10s or 500ms
@@ -63,8 +63,8 @@ pub struct Record {
     /// Do not sample kernel functions
     #[arg(long)]
     pub user: bool,
-    /// Packets that passed during the recording, if known: `linerate profile diff` then compares per
-    /// packet, too
+    /// Packets that passed during the recording, if known: `linerate profile diff` then compares
+    /// per packet, too
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub packets: Option<u64>,
     /// File for the profile; an existing file is renamed to FILE.old
@@ -121,10 +121,10 @@ pub enum Form {
 
 /// Rank the changes between two profiles, or between several runs of each side
 ///
-/// The first profile is the baseline, the second is with the change. A function that one profile does not
-/// list had fewer counts than the smallest row of that profile; it is printed as `< 216`, not as 0. With
-/// several runs of each side, their counts are added up, and a change must exceed what the runs differ
-/// among themselves.
+/// The first profile is the baseline, the second is with the change. A function that one profile
+/// does not list had fewer counts than the smallest row of that profile; it is printed as `< 216`,
+/// not as 0. With several runs of each side, their counts are added up, and a change must exceed
+/// what the runs differ among themselves.
 #[derive(Debug, Parser)]
 #[command(after_long_help = DIFF, override_usage = DIFF_USAGE)]
 pub struct Diff {
@@ -138,13 +138,15 @@ pub struct Diff {
     /// The unit that counts are scaled to before they are compared
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
     pub per: Per,
-    /// Functions to print: N with the largest decrease and N with the largest increase; the others are summed up
+    /// Functions to print: N with the largest decrease and N with the largest increase; the others
+    /// are summed up
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
     /// Print only function, with, without and difference, with 0 for an absent function
     #[arg(long, conflicts_with_all = ["json", "csv", "with"])]
     pub as_posted: bool,
-    /// Print call chains: indented below their callers, or one a line for flame graphs of other tools
+    /// Print call chains: indented below their callers, or one a line for flame graphs of other
+    /// tools
     #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
         default_missing_value = "tree", conflicts_with_all = ["json", "csv", "as_posted"])]
     pub chains: Option<ChainForm>,
@@ -202,8 +204,8 @@ pub struct Events {
 
 /// Read the kernel's counters of the machine at a fixed interval
 ///
-/// The counters are of interrupts, softirqs, CPU states, network devices, backlog and scheduler. A saved
-/// file can be replayed.
+/// The counters are of interrupts, softirqs, CPU states, network devices, backlog and scheduler. A
+/// saved file can be replayed.
 #[derive(Debug, Parser)]
 #[command(after_long_help = WATCH)]
 pub struct Watch {

@@ -1,7 +1,8 @@
 //! Use of perf(1), which samples other processes: finding it, and running `perf record` with the
 //! times at which sampling began and the target ended.
 //!
-//! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
+//! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for
+//! it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -249,8 +250,8 @@ pub struct Around {
 }
 
 impl Around {
-    /// Takes the first observation. The network devices are those that the process sees; the memory bus belongs to the
-    /// whole machine, so it is counted only if all CPUs are recorded.
+    /// Takes the first observation. The network devices are those that the process sees; the memory
+    /// bus belongs to the whole machine, so it is counted only if all CPUs are recorded.
     pub fn start(pid: Option<u32>, all_cpus: bool) -> Around {
         let bus = all_cpus.then(bus::Counting::start);
         Around { head: Head::start(), traffic: Traffic::start(pid), bus }
@@ -334,8 +335,8 @@ impl Perf {
     }
 
     /// Returns the recorded profile; `None` if it has no sample. If all samples were lost, it has
-    /// their number and no row. If there are samples of several events, the profile is of the first,
-    /// and a remark names the others.
+    /// their number and no row. If there are samples of several events, the profile is of the
+    /// first, and a remark names the others.
     pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
@@ -397,7 +398,8 @@ fn of_first_event(read: read::Read) -> Option<Profile> {
     Some(profile)
 }
 
-/// Returns the entries of `folder` whose names start with `begin`, newest kernel first, each joined with `inside`.
+/// Returns the entries of `folder` whose names start with `begin`, newest kernel first, each joined
+/// with `inside`.
 fn versioned(folder: &Path, begin: &str, inside: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).collect();

@@ -2,19 +2,21 @@
 //! bounce|false-shared|private N`, and the load of a guest: `lines-load receive PORT WARM COUNT
 //! [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
 //!
-//! Two threads take turns, N in all. In its turn a thread adds one to a counter, then ends the turn. With `bounce` both
-//! threads have one counter; with `false-shared` each has a counter of its own on the same line; with `private` each has
-//! a counter on a line of its own. No two accesses to a counter race, so the numbers are exact.
+//! Two threads take turns, N in all. In its turn a thread adds one to a counter, then ends the
+//! turn. With `bounce` both threads have one counter; with `false-shared` each has a counter of its
+//! own on the same line; with `private` each has a counter on a line of its own. No two accesses to
+//! a counter race, so the numbers are exact.
 //!
-//! `skb` is `remote` of the experiment `skbinit`: one thread allocates packets, the other frees them, `at_alloc` or
-//! `at_free`. Between, with TOUCH `none` no thread accesses them, and with `reads` the second thread reads their metadata.
-//! With `commits-reads` and `commits-writes` the first thread sets their length, and the second thread reads or writes
-//! their metadata. N packets are counted, after N that are not; N is rounded up to whole batches of 32.
+//! `skb` is `remote` of the experiment `skbinit`: one thread allocates packets, the other frees
+//! them, `at_alloc` or `at_free`. Between, with TOUCH `none` no thread accesses them, and with
+//! `reads` the second thread reads their metadata. With `commits-reads` and `commits-writes` the
+//! first thread sets their length, and the second thread reads or writes their metadata. N packets
+//! are counted, after N that are not; N is rounded up to whole batches of 32.
 //!
-//! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it sets
-//! marks: follow from the first byte, count from byte WARM for COUNT bytes. Then it ends; if the stream ends earlier, it
-//! fails. `rotate` moves each irq to the next CPU every MS milliseconds. `datagrams` reads them one by one, until it is
-//! killed.
+//! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With
+//! COUNT above 0 it sets marks: follow from the first byte, count from byte WARM for COUNT bytes.
+//! Then it ends; if the stream ends earlier, it fails. `rotate` moves each irq to the next CPU
+//! every MS milliseconds. `datagrams` reads them one by one, until it is killed.
 
 use std::fs;
 use std::hint::black_box;

@@ -1,7 +1,8 @@
 //! The events that count the traffic of the memory bus on this machine.
 //!
-//! Source: Linux Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format}; the names of the events are
-//! those of arch/x86/events/intel/uncore_snb.c and uncore_snbep.c; AMD's events are umc_cas_cmd.rd and .wr of
+//! Source: Linux Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format}; the
+//! names of the events are those of arch/x86/events/intel/uncore_snb.c and uncore_snbep.c; AMD's
+//! events are umc_cas_cmd.rd and .wr of
 //! tools/perf/pmu-events/arch/x86/amdzen4/memory-controller.json.
 
 use std::fs;
@@ -23,8 +24,8 @@ pub(super) struct Source {
     pub caveat: &'static str,
 }
 
-/// Names of the events for reads and writes. Only the first pair that a machine has is used, because the same controllers
-/// may be shown by two kinds of counters.
+/// Names of the events for reads and writes. Only the first pair that a machine has is used,
+/// because the same controllers may be shown by two kinds of counters.
 const NAMES: [[&str; 2]; 4] = [
     ["cas_count_read", "cas_count_write"],
     ["data_read", "data_write"],
@@ -36,8 +37,8 @@ const AMD_UMC: [&str; 2] = ["event=0x0a,rdwrmask=0x1", "event=0x0a,rdwrmask=0x2"
 const LINE_BYTES: f64 = 64.0;
 const MIB_BYTES: f64 = 1024.0 * 1024.0;
 
-/// Returns the events of the memory controllers in the folder of the kernel's event sources, or the reason why there are
-/// none.
+/// Returns the events of the memory controllers in the folder of the kernel's event sources, or the
+/// reason why there are none.
 pub(super) fn of_controllers(pmus: &Path) -> Result<Vec<Source>, String> {
     let entries = fs::read_dir(pmus).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -85,8 +86,8 @@ fn controller(folder: &Path, pmu: &str, way: usize, name: &str) -> Option<Source
     })
 }
 
-/// Returns the value of `config` for terms such as `event=0x04,umask=0x03`, whose bits are described in the folder
-/// `format`; `None` for a term that has no such description.
+/// Returns the value of `config` for terms such as `event=0x04,umask=0x03`, whose bits are
+/// described in the folder `format`; `None` for a term that has no such description.
 fn config(folder: &Path, terms: &str) -> Option<u64> {
     terms.trim().split(',').try_fold(0, |config, term| {
         let (name, value) = term.split_once('=').unwrap_or((term, "1"));
@@ -102,8 +103,8 @@ fn config(folder: &Path, terms: &str) -> Option<u64> {
     })
 }
 
-/// Returns the events of lines into and out of the L2 of the cores of a CPU of `family`, or the reason why there are
-/// none.
+/// Returns the events of lines into and out of the L2 of the cores of a CPU of `family`, or the
+/// reason why there are none.
 pub(super) fn of_cores(family: Family, cpus: &[usize]) -> Result<Vec<Source>, String> {
     let source = |(is_write, quantity)| {
         let entry: &Entry = table::entry(family, quantity)?;

@@ -119,8 +119,8 @@ impl Sum {
         }
     }
 
-    /// Returns the saving in per cent of the baseline's listed counts, without hidden ones; `None` if the
-    /// baseline lists nothing.
+    /// Returns the saving in per cent of the baseline's listed counts, without hidden ones; `None`
+    /// if the baseline lists nothing.
     #[must_use]
     pub fn saving_as_listed(self, scale: Scale) -> Option<f64> {
         self.figures(scale).saving_as_listed_pct

@@ -155,8 +155,8 @@ fn remedy_at(level: u8, event: Option<&Event>, e: &io::Error) -> (Code, String, 
 
 const NO_COUNTERS: &str = "this machine shows no performance counters";
 
-/// The words of the reasons where the kernel, or a filter of system calls, refuses events to this process, and where
-/// the machine has no counters.
+/// The words of the reasons where the kernel, or a filter of system calls, refuses events to this
+/// process, and where the machine has no counters.
 const REFUSALS: [&str; 5] = [
     "perf_event_open: Operation not permitted",
     "perf_event_open: Permission denied",
@@ -165,14 +165,15 @@ const REFUSALS: [&str; 5] = [
     NO_COUNTERS,
 ];
 
-/// Returns true if the reason of an `E-PERM` or `E-UNSUPPORTED`, or a text that contains it, is one of those.
+/// Returns true if the reason of an `E-PERM` or `E-UNSUPPORTED`, or a text that contains it, is one
+/// of those.
 pub(crate) fn is_refusal(why: &str) -> bool {
     REFUSALS.iter().any(|words| why.contains(words))
 }
 
-/// Returns true if `e` says that the kernel, or a filter of system calls, refuses events to this process, that the
-/// machine has no counters, or that this user may lock too little memory for the rings of a recording. Tests skip by
-/// it.
+/// Returns true if `e` says that the kernel, or a filter of system calls, refuses events to this
+/// process, that the machine has no counters, or that this user may lock too little memory for the
+/// rings of a recording. Tests skip by it.
 #[doc(hidden)]
 #[must_use]
 pub fn is_refused(e: &Error) -> bool {

@@ -8,8 +8,8 @@
 //!
 //! Source: Processor Programming Reference of family 1Ah, as in Linux
 //! tools/perf/pmu-events/arch/x86/amdzen5; what was measured, on a guest with two CPUs, on one core
-//! complex and across two. Families: /proc/cpuinfo; Linux arch/x86/kernel/cpu/amd.c, which tells the
-//! generations of one family apart.
+//! complex and across two. Families: /proc/cpuinfo; Linux arch/x86/kernel/cpu/amd.c, which tells
+//! the generations of one family apart.
 
 use std::sync::OnceLock;
 

@@ -2,8 +2,9 @@
 //!
 //! The counters run from when they are opened; an edge of a window reads them, all in one read(2),
 //! and a window is the difference of two readings. So between its edges runs no code of ours, and
-//! what is measured is what would have run anyway. An edge costs a system call, about 2900 ticks
-//! of a 2.6 GHz time stamp counter on one machine with a PMU in a guest. Set edges around a batch or a run, never around a packet.
+//! what is measured is what would have run anyway. An edge costs a system call, about 2900 ticks of
+//! a 2.6 GHz time stamp counter on one machine with a PMU in a guest. Set edges around a batch or a
+//! run, never around a packet.
 //!
 //! A figure is the event's own count or none: counters that others had for part of the time give
 //! an extrapolation, which [`Counting::read`] refuses and [`Counting::read_shared`] marks.

@@ -31,9 +31,9 @@ const UNKNOWN: &str = "0.0";
 /// including idle and spinning ones; equal counts stay in the profile's order.
 ///
 /// Bare, as the form is. Load is ticks for each byte of code: as the maker printed it, else
-/// computed. One that is not known is `0.0`, with one digit where readprofile prints four: what reads
-/// the form takes nothing but a number. That of the total is of all code of the kernel, listed or
-/// not, which only the maker knows.
+/// computed. One that is not known is `0.0`, with one digit where readprofile prints four: what
+/// reads the form takes nothing but a number. That of the total is of all code of the kernel,
+/// listed or not, which only the maker knows.
 #[derive(Debug, Clone, Copy)]
 pub struct Readprofile<'a>(pub &'a Profile);
 

@@ -1,11 +1,13 @@
 //! CSV, for spreadsheets and `join`: a header with units, then a line for each function or stage.
 //!
-//! Of a stage nothing but what is listed is known if a listing was cut off: its bounds are empty too.
+//! Of a stage nothing but what is listed is known if a listing was cut off: its bounds are empty
+//! too.
 //!
-//! Quoted as RFC 4180 has it; lines end in a line feed alone. Names and numbers are whole: nothing is
-//! shortened, rounded or escaped, and what is not known is empty. But before a name that begins as
-//! a formula does (`=`, `+`, `-`, `@`, a tab or a carriage return) is a `'`: a spreadsheet would run it. Counts are as listed, whatever the
-//! scale; only what was saved is scaled, and its unit says so.
+//! Quoted as RFC 4180 has it; lines end in a line feed alone. Names and numbers are whole: nothing
+//! is shortened, rounded or escaped, and what is not known is empty. But before a name that begins
+//! as a formula does (`=`, `+`, `-`, `@`, a tab or a carriage return) is a `'`: a spreadsheet would
+//! run it. Counts are as listed, whatever the scale; only what was saved is scaled, and its unit
+//! says so.
 
 use std::borrow::Cow;
 use std::fmt;

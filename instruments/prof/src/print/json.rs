@@ -1,10 +1,11 @@
 //! JSON of a difference. For the JSON of a profile, see [`crate::read::json`], which writes and
 //! reads it.
 //!
-//! One document, whole: nothing is shortened, rounded or scaled away, and names are as they are, with
-//! whatever a terminal or XML would not take. A count that is not known is `{"below": n}`, and a saving
-//! that is not known is null beside its bounds. Of a total, a part or a stage the bounds are null too
-//! if a listing was cut off: what it left out is in none of them. `saved_as_listed` takes it for 0.
+//! One document, whole: nothing is shortened, rounded or scaled away, and names are as they are,
+//! with whatever a terminal or XML would not take. A count that is not known is `{"below": n}`, and
+//! a saving that is not known is null beside its bounds. Of a total, a part or a stage the bounds
+//! are null too if a listing was cut off: what it left out is in none of them. `saved_as_listed`
+//! takes it for 0.
 
 use std::fmt;
 

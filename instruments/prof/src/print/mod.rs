@@ -66,8 +66,8 @@ impl Mark {
         if origin == Origin::Model { MODEL } else { NONE }
     }
 
-    /// Returns the mark for a difference. A model against a measurement is named in the first line; its
-    /// rows are neither, and so have no mark.
+    /// Returns the mark for a difference. A model against a measurement is named in the first line;
+    /// its rows are neither, and so have no mark.
     fn between(diff: &Diff) -> Mark {
         let (without, with) = (diff.without.origin, diff.with.origin);
         if without == with { Mark::of(with) } else { NONE }

@@ -1,8 +1,8 @@
 //! The kernel's figures of the machine: a series sampled at a fixed period, and the head of `top`.
 //!
 //! - [`Sampler`] reads the files of /proc that count interrupts, CPU time and packets, at fixed
-//!   deadlines; [`Writer`] puts what it reads in a file, a line a sample; [`Replay`] reads that file
-//!   back. Sampler and replay are both a [`Feed`]: what takes one takes the other.
+//!   deadlines; [`Writer`] puts what it reads in a file, a line a sample; [`Replay`] reads that
+//!   file back. Sampler and replay are both a [`Feed`]: what takes one takes the other.
 //! - [`Rates`] makes rates of two samples, [`Summary`] a table of many.
 //! - [`Head`] is the head that `top` prints, measured or read from a text.
 //!

@@ -281,7 +281,8 @@ mod tests {
         while sampler.next(&mut sample).unwrap() {
             assert_eq!(sample.values.len(), sampler.columns().len());
             assert!(sample.own_ns > 0);
-            // How late it is, is said of a deadline; how late a busy machine makes it, is not tested.
+            // How late it is, is said of a deadline; how late a busy machine makes it, is not
+            // tested.
             assert_eq!((sample.t_ns - sample.late_ns) % 5_000_000, 0, "{sample:?}");
             assert!(before.is_none_or(|before| sample.t_ns > before));
             before = Some(sample.t_ns);

@@ -93,7 +93,8 @@ pub struct Complaint {
 }
 
 impl Complaint {
-    /// Creates a complaint. `why` may contain text of the file, so its control characters are escaped.
+    /// Creates a complaint. `why` may contain text of the file, so its control characters are
+    /// escaped.
     pub(crate) fn new(line: u64, why: &str) -> Complaint {
         Complaint { line, why: harmless(why).into_owned() }
     }

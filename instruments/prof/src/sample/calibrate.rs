@@ -1,8 +1,8 @@
 //! The cost of one sample for the sampled thread.
 //!
-//! A loop of known length runs on the calling thread, by turns with and without samples. Its time is
-//! the wall's without what it waited for a CPU: the interrupts are in it, other processes are not.
-//! Each turn gives one difference; if nearly all of them are positive the median is the cost.
+//! A loop of known length runs on the calling thread, by turns with and without samples. Its time
+//! is the wall's without what it waited for a CPU: the interrupts are in it, other processes are
+//! not. Each turn gives one difference; if nearly all of them are positive the median is the cost.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

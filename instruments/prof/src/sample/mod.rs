@@ -27,8 +27,8 @@
 //! started later: event -+    (512 KiB)          (bounded)  (finish)
 //! ```
 //!
-//! One event for each thread and each CPU, and one ring for each CPU: the kernel gives no ring to an
-//! event that is inherited by later threads and not bound to a CPU, and a ring for each thread
+//! One event for each thread and each CPU, and one ring for each CPU: the kernel gives no ring to
+//! an event that is inherited by later threads and not bound to a CPU, and a ring for each thread
 //! would be memory that it locks for nothing. A CPU that comes on line during a recording is not
 //! sampled.
 //! Source: Linux kernel/events/core.c, `perf_mmap` and `perf_event_set_output`.
@@ -54,10 +54,10 @@ pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 pub enum What {
     /// CPU time of the target: this many samples a second.
     ///
-    /// The kernel's `cpu-clock`, a timer that runs while the thread does: it needs no counter of the
-    /// CPU, works in a virtual machine, and what sleeps is not sampled. `task-clock` would tick at
-    /// the same moments; this is the name under which perf shows such profiles. Each thread begins a
-    /// period of its own, so that one which lives shorter than a period gives no sample.
+    /// The kernel's `cpu-clock`, a timer that runs while the thread does: it needs no counter of
+    /// the CPU, works in a virtual machine, and what sleeps is not sampled. `task-clock` would tick
+    /// at the same moments; this is the name under which perf shows such profiles. Each thread
+    /// begins a period of its own, so that one which lives shorter than a period gives no sample.
     Time {
         /// Samples for each second of CPU time, from 1 to 100,000; at most 20,000 without
         /// calibration. The samples may take at most half of the target's CPU time.

@@ -64,9 +64,9 @@ impl Recorder {
     /// Starts to sample `target`.
     ///
     /// # Errors
-    /// `E-PERM` if the kernel does not let us, `E-MEMORY` if it lends no ring of that size, with the
-    /// limit if that is the reason, `E-UNSUPPORTED` if the machine has no such event, the rate or
-    /// period makes no sense or would take most of the CPU, or /proc cannot tell of the process;
+    /// `E-PERM` if the kernel does not let us, `E-MEMORY` if it lends no ring of that size, with
+    /// the limit if that is the reason, `E-UNSUPPORTED` if the machine has no such event, the rate
+    /// or period makes no sense or would take most of the CPU, or /proc cannot tell of the process;
     /// `E-SYSTEM` for what else fails.
     pub fn start(self, target: Target) -> Result<Recording> {
         let cpu_ns = thread_cpu_ns();
@@ -144,8 +144,8 @@ impl Recording {
     /// at most 0.1 s, because the kernel does not wake us for every ring.
     ///
     /// # Panics
-    /// If the kernel writes a record that is longer than what it has written: perf-event2 asserts it
-    /// and shows us no header before. [`Recording::finish`] likewise.
+    /// If the kernel writes a record that is longer than what it has written: perf-event2 asserts
+    /// it and shows us no header before. [`Recording::finish`] likewise.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not let us wait.

@@ -1,7 +1,7 @@
 //! A table: the same rows as text, as CSV and as JSON, with the unit of every column.
 //!
-//! A value below a bound, or one that could not be read, is a cell of its own kind: it is never 0, in none of
-//! the three forms.
+//! A value below a bound, or one that could not be read, is a cell of its own kind: it is never 0,
+//! in none of the three forms.
 
 mod csv;
 mod fit;

@@ -2,8 +2,8 @@
 //! column for each CPU.
 //!
 //! A machine of 256 CPUs has 300 lines of interrupts: as many columns as that would leave no room
-//! for anything else. Where lines times CPUs are more than [`BY_CPU_MAX`], a line is one column, the
-//! sum over the CPUs, and says so.
+//! for anything else. Where lines times CPUs are more than [`BY_CPU_MAX`], a line is one column,
+//! the sum over the CPUs, and says so.
 //!
 //! Source: kernel/irq/proc.c, fs/proc/softirqs.c.
 

@@ -20,7 +20,8 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (14, "process_qlen", "packets", Kind::Gauge),
 ];
 
-/// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online CPUs.
+/// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online
+/// CPUs.
 const CPU_AT: usize = 12;
 
 /// Index of the number of times that two CPUs tried to send on one device at once. Kernels that
