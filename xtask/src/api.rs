@@ -1,8 +1,9 @@
 //! The public API as a list: `docs/api.txt`, one line for each item of the facade.
 //!
-//! It is read from the pages that step `doc` has just written: each is a file `kind.Name.html`, in which what a
-//! user can call, match or name stands as `id="method.push"` before the implementations of traits.
-//! `UPDATE_API=1 cargo xtask doc` writes the list again; its diff shows the change.
+//! It is read from the pages that step `doc` has just written: each is a file `kind.Name.html`, in
+//! which what a user can call, match or name stands as `id="method.push"` before the
+//! implementations of traits. `UPDATE_API=1 cargo xtask doc` writes the list again; its diff shows
+//! the change.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,8 +2,8 @@
 //!
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
 //! subject of the form `area: what`, no hunk of a change that differs in white space only, and no
-//! code of a crate, or of the package of the tests, that the subject does not name. Documents, tests, examples and
-//! fuzz targets go with any.
+//! code of a crate, or of the package of the tests, that the subject does not name. Documents,
+//! tests, examples and fuzz targets go with any.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

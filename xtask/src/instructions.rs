@@ -113,12 +113,14 @@ pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     Ok((judge(&counted, |case| ratchet.instructions(case))?, skipped))
 }
 
-/// Returns the instructions for each of the `packets` by which two runs differ; `None` if the longer run took no more.
+/// Returns the instructions for each of the `packets` by which two runs differ; `None` if the
+/// longer run took no more.
 fn per_packet(less: u64, more: u64, packets: u64) -> Option<f64> {
     (more > less).then(|| (more - less) as f64 / packets as f64)
 }
 
-/// Compares the counts of the cases with what is `allowed` and with each other; returns them as a note.
+/// Compares the counts of the cases with what is `allowed` and with each other; returns them as a
+/// note.
 fn judge(counted: &[(&str, f64)], allowed: impl Fn(&str) -> f64) -> Result<String> {
     let over = counted.iter().filter(|(case, n)| *n > allowed(case));
     let over = over.map(|(case, n)| {
@@ -171,8 +173,8 @@ fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
     Ok(root.join(path).display().to_string())
 }
 
-/// Counts the instructions of a case's two runs at the same time, because neither changes the other's count. The inner
-/// error is that of [`count`].
+/// Counts the instructions of a case's two runs at the same time, because neither changes the
+/// other's count. The inner error is that of [`count`].
 fn both(bench: &str, case: &str, [few, many]: [u64; 2]) -> Result<Result<(u64, u64), String>> {
     let (less, more) = thread::scope(|scope| {
         let less = scope.spawn(|| count(bench, case, few));

@@ -1,8 +1,8 @@
 //! `cargo xtask lines`: counts the lines of all tracked text, and the lines of code in the packet
 //! half and in the instruments.
 //!
-//! Code is a line of shipped Rust that is neither blank nor a comment: no tests, no conformance suite, no
-//! examples. Benches count as code.
+//! Code is a line of shipped Rust that is neither blank nor a comment: no tests, no conformance
+//! suite, no examples. Benches count as code.
 
 use std::collections::BTreeMap;
 use std::path::Path;

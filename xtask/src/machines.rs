@@ -6,8 +6,9 @@
 //!   cargo xtask qemu --write ... ────┘   settings of a whole machine: in a guest
 //! ```
 //!
-//! The settings of a process and its children are those of the program `under` (tests/src/setting.rs). A guest has no
-//! cargo, so it runs the first command by a scenario, and the tests of the crates that ask the kernel.
+//! The settings of a process and its children are those of the program `under`
+//! (tests/src/setting.rs). A guest has no cargo, so it runs the first command by a scenario, and
+//! the tests of the crates that ask the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,8 +30,8 @@ usage: cargo xtask machines [--only SETTING,..] [--package NAME,..]
   --package NAME,..    the tests of these packages instead of all
 ";
 
-/// Settings of a whole machine: the name, the guest's file, what is written into it, the tests that run, and the
-/// scenario of the first command.
+/// Settings of a whole machine: the name, the guest's file, what is written into it, the tests that
+/// run, and the scenario of the first command.
 const GUESTS: [(&str, &str, &str, &str, &str); 6] = [
     ("huge-pages-none", HUGE_PAGES, "0", "tests::", "huge_pages"),
     ("huge-pages-few", HUGE_PAGES, "4", "tests::", "huge_pages"),
@@ -44,15 +45,16 @@ const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Settings in which the tests cannot run, with the reason. Where memory ends, the kernel kills a whole test program,
-/// with the tests in it that take little.
+/// Settings in which the tests cannot run, with the reason. Where memory ends, the kernel kills a
+/// whole test program, with the tests in it that take little.
 const FIRST_ONLY: [(&str, &str); 2] =
     [("memory-64m", "tests take more: memory-512m"), ("proc-hidden", "tests read /proc")];
 
 /// Tests that cannot run under a setting, by parts of their names, with the reason.
 ///
-/// Where a filter refuses to pin threads, other tests that pin some say so and skip themselves. A side of the lab is a
-/// measurement of pinned threads and is refused there as a wrong request (E-CPU), which its tests take for a failure.
+/// Where a filter refuses to pin threads, other tests that pin some say so and skip themselves. A
+/// side of the lab is a measurement of pinned threads and is refused there as a wrong request
+/// (E-CPU), which its tests take for a failure.
 const LEFT_OUT: [(&str, &[&str], &str); 5] = [
     (
         NO_AFFINITY,
@@ -103,7 +105,8 @@ const NO_AFFINITY: &str = "no-affinity";
 /// The end of a command that neither worked nor said what is missing.
 const FAILED: &str = "FAILED";
 
-/// Time limit of one command under one setting, in the syntax of timeout(1): far above its usual time.
+/// Time limit of one command under one setting, in the syntax of timeout(1): far above its usual
+/// time.
 const LIMIT: &str = "60m";
 
 /// The programs of the campaign, and where it writes.
@@ -335,7 +338,8 @@ fn of_harness(name: &str) -> Vec<&'static str> {
     ["--show-output"].into_iter().chain(tests.flat_map(|test| ["--skip", *test])).collect()
 }
 
-/// Formats a row for each setting, and below it what was skipped there and not under the first setting, `none`.
+/// Formats a row for each setting, and below it what was skipped there and not under the first
+/// setting, `none`.
 fn table(rows: &[(&str, Row)]) -> String {
     let mut grid = Grid::new("llll");
     grid.cells(["setting", "first command", "second command", "it said"]);

@@ -1,8 +1,8 @@
 //! `cargo xtask`: all checks that a change must pass.
 //!
-//! `cargo xtask check` runs every step of [`steps::STEPS`]; CI runs the same command and
-//! nothing else. Each step can be called alone by its name, and so can the campaigns, which are no
-//! part of the check. Progress goes to stderr, so that stdout holds what the tests themselves print.
+//! `cargo xtask check` runs every step of [`steps::STEPS`]; CI runs the same command and nothing
+//! else. Each step can be called alone by its name, and so can the campaigns, which are no part of
+//! the check. Progress goes to stderr, so that stdout holds what the tests themselves print.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! Step `msrv`: the libraries that declare the workspace's `rust-version` build with that version.
 //! A library that declares another version is not built here.
 //!
-//! Cargo refuses a dependency that needs a newer one. Where the toolchain is not installed, clippy's
-//! `incompatible_msrv`, which the workspace denies, has looked at our own sources in step `clippy`.
+//! Cargo refuses a dependency that needs a newer one. Where the toolchain is not installed,
+//! clippy's `incompatible_msrv`, which the workspace denies, has looked at our own sources in step
+//! `clippy`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -151,7 +151,8 @@ fn kept(root: &Path, tree: &Tree, path: &str) -> Result<Value> {
     unpacked(&root.join(path)).map(|document| with_later_keys(document, tree))
 }
 
-/// Adds the keys that the experiment's file lacked in older versions, as the file in the tree has them.
+/// Adds the keys that the experiment's file lacked in older versions, as the file in the tree has
+/// them.
 fn with_later_keys(mut document: Value, tree: &Tree) -> Value {
     let path = format!("instruments/lab/experiments/{}.toml", word(&document, "/experiment/id"));
     let (now, then) = (tree.text(&path).unwrap_or_default(), file(&document));

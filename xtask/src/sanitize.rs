@@ -82,7 +82,8 @@ fn run(command: &mut Command, programs: usize) -> Result<Done> {
     judge(&tests, programs).map(Done::from)
 }
 
-/// Returns the note about `tests`, the number of each program's; fails unless each of `programs` ran some.
+/// Returns the note about `tests`, the number of each program's; fails unless each of `programs`
+/// ran some.
 fn judge(tests: &[usize], programs: usize) -> Result<String> {
     if tests.len() != programs || tests.contains(&0) {
         bail!("{programs} programs should have run some tests each: {tests:?}");

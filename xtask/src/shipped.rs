@@ -24,7 +24,8 @@ pub fn packages(root: &Path) -> Result<String> {
     judge(&foreign, allowed)
 }
 
-/// Compares foreign packages with the number that is `allowed`, and that number with the rule; returns the step's note.
+/// Compares foreign packages with the number that is `allowed`, and that number with the rule;
+/// returns the step's note.
 fn judge(foreign: &[&str], allowed: usize) -> Result<String> {
     if allowed > CEILING {
         bail!("{} allows {allowed} packages, the rule says {CEILING}", ratchet::PATH);

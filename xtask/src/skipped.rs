@@ -57,7 +57,8 @@ fn heads(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Returns true for a panic's line about its thread, which has the name of its test, and its place in the code.
+/// Returns true for a panic's line about its thread, which has the name of its test, and its place
+/// in the code.
 fn panicked(line: &str) -> bool {
     line.starts_with("thread '") && line.contains(" panicked at ")
 }
@@ -101,8 +102,8 @@ const KINDS: [(&str, &str); 2] = [("test: ", "tests"), ("guest: ", "guests")];
 /// Returns a line for each of `rows` (number and evidence) with skipped tests, with their number,
 /// and one for each with tests that were skipped in part; the same for guests.
 ///
-/// A harness says a test's path in its own program only: two tests of one path in different programs pass for one.
-/// A guest has the name that it has as evidence, `guest: NAME`.
+/// A harness says a test's path in its own program only: two tests of one path in different
+/// programs pass for one. A guest has the name that it has as evidence, `guest: NAME`.
 pub fn lost<'a>(
     rows: impl Iterator<Item = (&'a str, Vec<&'a str>)>,
     skipped: &BTreeSet<&str>,

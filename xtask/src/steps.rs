@@ -205,8 +205,8 @@ pub fn campaign(name: &str) -> Option<&'static Campaign> {
     CAMPAIGNS.iter().find(|campaign| campaign.name == name)
 }
 
-/// Runs a campaign with the arguments after its name, and returns whether it passed; prints its usage instead if they
-/// ask for help.
+/// Runs a campaign with the arguments after its name, and returns whether it passed; prints its
+/// usage instead if they ask for help.
 pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result<bool> {
     if let Some(usage) = usage(campaign, args) {
         print!("{usage}");
@@ -430,8 +430,8 @@ fn loom(root: &Path) -> Result<Done> {
     Ok(Done::from(format!("{} models", models(&output, &packages)?)))
 }
 
-/// Returns the number of models that ran, by the output of a test program for each of `packages`; fails if one ran
-/// none.
+/// Returns the number of models that ran, by the output of a test program for each of `packages`;
+/// fails if one ran none.
 fn models(output: &str, packages: &[&str]) -> Result<usize> {
     let models: Vec<usize> = output.lines().filter_map(passed).collect();
     if models.len() != packages.len() || models.contains(&0) {

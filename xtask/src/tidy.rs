@@ -1,8 +1,8 @@
 //! Step `tidy`: rules of the tree that no compiler checks. The step reads text and compiles
 //! nothing.
 //!
-//! Each file has one `check`, from the [`Tree`] to its findings; the tests are small trees in memory, each broken
-//! in the way that a rule forbids.
+//! Each file has one `check`, from the [`Tree`] to its findings; the tests are small trees in
+//! memory, each broken in the way that a rule forbids.
 
 mod code;
 mod manifests;

@@ -7,7 +7,8 @@
 //!               SHA256SUMS                                             of all of these
 //! ```
 //!
-//! A step that this machine cannot do is skipped with the reason; one that fails, fails the campaign, after the others.
+//! A step that this machine cannot do is skipped with the reason; one that fails, fails the
+//! campaign, after the others.
 
 mod binaries;
 mod deb;

@@ -26,7 +26,8 @@ pub fn package(place: &Place) -> Result<Outcome> {
 
 /// Fails if a package's list of files has a link, or lacks a file that each crate has.
 fn refuse_incomplete(name: &str, listed: &str) -> Result<()> {
-    // The crates' folders have links to the licence texts at the root; a package must contain the texts instead.
+    // The crates' folders have links to the licence texts at the root; a package must contain the
+    // texts instead.
     if let Some(link) = listed.lines().find(|line| line.starts_with('l')) {
         bail!("{name}: a link leaves the crate: {link}");
     }

@@ -7,8 +7,8 @@
 //!                                           plugin: lines followed from the first byte, counted between two marks
 //! ```
 //!
-//! The first boot has no plugin: it tells the kernel's symbols, whose addresses are the same in every boot (nokaslr).
-//! Nothing is measured: every line of figures has MODEL on it.
+//! The first boot has no plugin: it tells the kernel's symbols, whose addresses are the same in
+//! every boot (nokaslr). Nothing is measured: every line of figures has MODEL on it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -140,8 +140,8 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::with(format!("{passed} tests under {} kernels{unstable}", rans.len()), skipped))
 }
 
-/// Returns the parts of `only` that no name has, by `count`, the number of tests and scenarios with a part. After tests
-/// were renamed, a part that finds none would leave them out without a word.
+/// Returns the parts of `only` that no name has, by `count`, the number of tests and scenarios with
+/// a part. After tests were renamed, a part that finds none would leave them out without a word.
 fn unknown(only: &str, count: impl Fn(&str) -> Result<usize>) -> Result<Vec<&str>> {
     let mut unknown = Vec::new();
     for part in only.split(',') {
@@ -152,7 +152,8 @@ fn unknown(only: &str, count: impl Fn(&str) -> Result<usize>) -> Result<Vec<&str
     Ok(unknown)
 }
 
-/// Formats the line of a skipped test. It names a scenario; tests with the same reason are counted on one line.
+/// Formats the line of a skipped test. It names a scenario; tests with the same reason are counted
+/// on one line.
 fn skip(series: &str, test: &str, why: &str) -> String {
     match test.starts_with("scenarios::") {
         true => format!("skipped: Linux {series}: {test}: {why}"),
@@ -178,8 +179,8 @@ fn print_lost(root: &Path, scenarios: &[&str], outcomes: &[&Outcome]) -> Result<
     Ok(())
 }
 
-/// Returns the scenarios, as evidence, that every guest skipped, or that no guest ran; then those that only some guests
-/// skipped.
+/// Returns the scenarios, as evidence, that every guest skipped, or that no guest ran; then those
+/// that only some guests skipped.
 fn skipped_scenarios(scenarios: &[&str], outcomes: &[&Outcome]) -> [BTreeSet<String>; 2] {
     let (mut skipped, mut in_part) = (BTreeSet::new(), BTreeSet::new());
     for name in scenarios {
@@ -286,7 +287,8 @@ fn is_a_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
 }
 
-/// Returns true if `write` is an absolute path, `=` and a text, of the characters of names and paths.
+/// Returns true if `write` is an absolute path, `=` and a text, of the characters of names and
+/// paths.
 fn is_a_write(write: &str) -> bool {
     let is_safe = |c: char| "/_.-=".contains(c) || c.is_ascii_alphanumeric();
     write.starts_with('/') && write.contains('=') && write.chars().all(is_safe)

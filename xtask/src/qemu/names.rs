@@ -1,7 +1,7 @@
 //! The functions of post 003 with their successors: names in Linux 2.4.17 and in 6.12.
 //!
-//! A function of today may be part of its caller there; where code moved to several, all of them are named, and
-//! nothing is in two rows.
+//! A function of today may be part of its caller there; where code moved to several, all of them
+//! are named, and nothing is in two rows.
 
 /// The events that the model counts.
 pub const EVENTS: [&str; 3] = ["L2_LINES_OUT", "L2_LINES_IN", "LINES_FROM_OTHER_CORE"];

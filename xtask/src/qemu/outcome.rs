@@ -108,7 +108,8 @@ impl Outcome {
         }
     }
 
-    /// Keeps a panic and the message below it, what a scenario prints itself, and the failed tests that it quotes.
+    /// Keeps a panic and the message below it, what a scenario prints itself, and the failed tests
+    /// that it quotes.
     fn hear(&mut self, line: &str) {
         let (is_quoted, line) = match line.strip_prefix("| ") {
             Some(line) => (true, line),

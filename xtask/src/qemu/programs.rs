@@ -1,4 +1,5 @@
-//! The programs of a guest: the test programs of the crates that need privileges, and `linerate` itself.
+//! The programs of a guest: the test programs of the crates that need privileges, and `linerate`
+//! itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

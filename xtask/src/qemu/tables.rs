@@ -3,8 +3,9 @@
 //! WHAT|WHY` for each part that it could not run, and `guest: wrong WHAT|WHY` for each result that
 //! is wrong.
 //!
-//! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
-//! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
+//! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine
+//! does beside changes a figure, and a guest that waits skips the wait. What is counted is the
+//! driver's and the kernel's; how fast it goes is no machine's.
 
 #[cfg(test)]
 mod batch;

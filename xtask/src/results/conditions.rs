@@ -1,5 +1,5 @@
-//! The text below a rendered table, by which its figures can be judged and measured again: quantity, tool, workload,
-//! device, machine, and the document with the raw output.
+//! The text below a rendered table, by which its figures can be judged and measured again:
+//! quantity, tool, workload, device, machine, and the document with the raw output.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -31,8 +31,8 @@ pub fn subject(document: &Value, metric: &str) -> Result<[String; 4]> {
 }
 
 /// Returns the source of a figure: a link to the document, with CPU, clock, kernel, date, version
-/// and commit of the tool, and the noise of the metric in `cells`. `name` is the document's, which may
-/// be of a part of the experiment.
+/// and commit of the tool, and the noise of the metric in `cells`. `name` is the document's, which
+/// may be of a part of the experiment.
 pub fn source(
     [machine, name]: [&str; 2],
     document: &Value,

@@ -4,14 +4,15 @@
 //! <!-- results: EXPERIMENT METRIC STYLE MACHINE.. [FACTOR=LEVEL..] -->
 //! ```
 //!
-//! METRIC is a metric of the experiment, or `head:NAME` for a figure of whole sides. STYLE is `change` (both sides'
-//! values, the change in per cent and its interval), `ratio` (of the second side to the first) or `values`; each
-//! machine has a column. `plain` is for readers who see such a table for the first time: one machine, and columns for the
-//! sides, for what was expected, and for what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and
-//! lists them ([`super::scatter`]). Several levels of one factor are alternatives.
+//! METRIC is a metric of the experiment, or `head:NAME` for a figure of whole sides. STYLE is
+//! `change` (both sides' values, the change in per cent and its interval), `ratio` (of the second
+//! side to the first) or `values`; each machine has a column. `plain` is for readers who see such a
+//! table for the first time: one machine, and columns for the sides, for what was expected, and for
+//! what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and lists them
+//! ([`super::scatter`]). Several levels of one factor are alternatives.
 //!
-//! In a document that reproduces post 001, a metric of CPU time gets a column with the latency of the same cells, and a
-//! side that did not reach its load has a dash instead of a figure.
+//! In a document that reproduces post 001, a metric of CPU time gets a column with the latency of
+//! the same cells, and a side that did not reach its load has a dash instead of a figure.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -341,8 +342,8 @@ fn is_of_post(document: &Value) -> bool {
     word(document, "/experiment/seed_post") == POST
 }
 
-/// Returns the latency of both sides in one cell, with the number of pairs that it is from. That is often less than the
-/// number of the CPU time, because a window can be too disturbed for a latency.
+/// Returns the latency of both sides in one cell, with the number of pairs that it is from. That is
+/// often less than the number of the CPU time, because a window can be too disturbed for a latency.
 fn latency(document: &Value, at: &Value) -> String {
     let mut cells = document["cells"].as_array().into_iter().flatten();
     let told = cells.find(|cell| cell["at"] == *at).and_then(|cell| {

@@ -1,5 +1,6 @@
-//! Figures in pages that come from no document: they are marked as *reported, not kept*, and their section has the
-//! command and the commit that gave them, or a section of the campaigns to which it links has both.
+//! Figures in pages that come from no document: they are marked as *reported, not kept*, and their
+//! section has the command and the commit that gave them, or a section of the campaigns to which it
+//! links has both.
 
 use super::render::{BEGIN, END};
 use crate::tidy::{Finding, slug};
@@ -7,13 +8,13 @@ use crate::tidy::{Finding, slug};
 /// The page of the campaigns.
 pub const CAMPAIGNS: &str = "docs/campaigns.md";
 
-/// Text in a page that marks figures without a document: in the section of a table, or, with [`ALL`], before the first
-/// section of the page.
+/// Text in a page that marks figures without a document: in the section of a table, or, with
+/// [`ALL`], before the first section of the page.
 const UNKEPT: &str = "reported, not kept";
 const ALL: &str = "figures on this page are reported, not kept";
 
-/// Finds the figures of a page that come from no document and lack the mark, the command or the commit; `campaigns` is
-/// the text of [`CAMPAIGNS`].
+/// Finds the figures of a page that come from no document and lack the mark, the command or the
+/// commit; `campaigns` is the text of [`CAMPAIGNS`].
 pub fn check(path: &str, text: &str, campaigns: &str) -> Vec<Finding> {
     if path != "README.md" && !path.starts_with("docs/") {
         return Vec::new();
@@ -127,7 +128,8 @@ fn are_all_unkept(text: &str) -> bool {
     text.split("\n## ").next().unwrap_or_default().to_lowercase().contains(ALL)
 }
 
-/// Returns true for a shortened commit: hexadecimal digits, at least one of them a letter and one a number.
+/// Returns true for a shortened commit: hexadecimal digits, at least one of them a letter and one a
+/// number.
 fn is_commit(word: &str) -> bool {
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
     (7..=40).contains(&word.len())

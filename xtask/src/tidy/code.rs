@@ -1,4 +1,5 @@
-//! Rules of the sources that neither rustc nor clippy checks: names, lengths, silence, dead files, `unsafe`.
+//! Rules of the sources that neither rustc nor clippy checks: names, lengths, silence, dead files,
+//! `unsafe`.
 //!
 //! Functions of more than 70 lines are clippy's `too_many_lines`.
 
@@ -138,8 +139,8 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Finds lines of examples that name a crate behind the facade: the program that copies the line depends on `linerate`.
-/// A hidden line may name it, as in `# use linerate_port as linerate;`.
+/// Finds lines of examples that name a crate behind the facade: the program that copies the line
+/// depends on `linerate`. A hidden line may name it, as in `# use linerate_port as linerate;`.
 fn examples_of_parts(path: &str, text: &str) -> Vec<Finding> {
     let (mut found, mut is_example) = (Vec::new(), false);
     for (i, line) in text.lines().map(str::trim).enumerate() {
@@ -301,8 +302,10 @@ mod tests {
 
     #[test]
     fn an_example_that_names_a_crate_behind_the_facade_is_found() {
-        let text = "/// As [`linerate_skb::Skb`].\n///\n/// ```\n/// # use linerate_port as linerate;\n\
-                    /// use linerate::Port;\n/// use linerate_port::Port;\n/// ```\n/// See linerate_skb.\n\
+        let text =
+            "/// As [`linerate_skb::Skb`].\n///\n/// ```\n/// # use linerate_port as linerate;\n\
+                    /// use linerate::Port;\n/// use linerate_port::Port;\n/// ```\n/// See
+                    /// linerate_skb.\n\
                     fn f() {}\n";
         assert_eq!(found("crates/port/src/a.rs", text)[1..], [6]);
         assert_eq!(found("crates/ring/src/lib.rs", text), [0_usize; 0]);

@@ -1,6 +1,7 @@
 //! Rust sources as text: the lines outside tests, and the `mod` that declares a file.
 //!
-//! It relies on what rustfmt and this tree's habits guarantee: one item a line, and tests last in a file.
+//! It relies on what rustfmt and this tree's habits guarantee: one item a line, and tests last in a
+//! file.
 
 use crate::tidy::Tree;
 
@@ -16,7 +17,8 @@ pub fn code(line: &str) -> &str {
     if line.starts_with("//") { "" } else { line }
 }
 
-/// Returns the line before the `mod` that declares the file at `path`; `None` if nothing declares it.
+/// Returns the line before the `mod` that declares the file at `path`; `None` if nothing declares
+/// it.
 pub fn declaration<'a>(tree: &'a Tree, path: &str) -> Option<&'a str> {
     let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
     let (folder, name) = module.rsplit_once('/')?;

@@ -73,8 +73,8 @@ impl Tree {
     }
 }
 
-/// Returns the bytes of a file, or the target of a link. `None` for a file that is deleted, which git lists until that is
-/// committed, and for another repository's folder.
+/// Returns the bytes of a file, or the target of a link. `None` for a file that is deleted, which
+/// git lists until that is committed, and for another repository's folder.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     let target = fs::read_link(path).map(|to| to.into_os_string().into_encoded_bytes());
     match target.or_else(|_| fs::read(path)) {

@@ -1,5 +1,6 @@
-//! Tests of the script of the guest `batch` without a guest: a shell runs it as the guest does, except that a network
-//! namespace is a folder, that `/proc` is a folder of files in it, and that nothing is sent.
+//! Tests of the script of the guest `batch` without a guest: a shell runs it as the guest does,
+//! except that a network namespace is a folder, that `/proc` is a folder of files in it, and that
+//! nothing is sent.
 
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -14,7 +15,8 @@ const TOOLS: [&str; 5] = ["cat", "mkdir", "sed", "sh", "tr"];
 
 /// A guest whose kernel and cards take every setting, as functions of the script.
 ///
-/// The kernel separates the numbers of a sysctl by tabs. A card has 256 descriptors until they are set.
+/// The kernel separates the numbers of a sysctl by tabs. A card has 256 descriptors until they are
+/// set.
 const STUBS: &str = r#"
 seconds=1
 begun() { :; }
@@ -118,7 +120,8 @@ fn every_sysctl_and_both_queues_of_post_002_are_applied_and_said_with_their_valu
     let told = run("batch-applied", "");
     assert_eq!(told.applied, APPLIED);
     assert_eq!((told.wrong, told.lacking), (Vec::new(), Vec::new()));
-    // Two tests with four sizes and three numbers of connections; two figures by two devices with two caps.
+    // Two tests with four sizes and three numbers of connections; two figures by two devices with
+    // two caps.
     assert_eq!((told.rows.len(), told.columns.len()), (24, 8));
 }
 
