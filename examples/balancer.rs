@@ -1,6 +1,7 @@
-//! Spreads one address over servers through tunnels: `balancer CLIENTS TUNNEL 10.7.0.100 MAC=10.9.0.1 ...`, until its
-//! input ends; `decap` is the other end. A client stays with its server. When a server is removed, hardly any other
-//! clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
+//! Spreads one address over servers through tunnels: `balancer CLIENTS TUNNEL 10.7.0.100
+//! MAC=10.9.0.1 ...`, until its input ends; `decap` is the other end. A client stays with its
+//! server. When a server is removed, hardly any other clients move (Maglev: Eisenbud et al., NSDI
+//! 2016, section 3.4).
 //!
 //! Packets in a tunnel are 20 bytes longer, and are not fragmented: the longest are lost if the MTU
 //! of the tunnel's path does not exceed the clients' by 20. For TCP it suffices that the servers'
@@ -45,8 +46,8 @@ fn hash(of: impl Hash) -> usize {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(of) as usize
 }
 
-/// Returns the server of each entry: each server has its own order of all entries, and the servers in turn take their
-/// first free entry.
+/// Returns the server of each entry: each server has its own order of all entries, and the servers
+/// in turn take their first free entry.
 fn table(servers: &[(Mac, Ipv4Addr)]) -> Vec<(Mac, Ipv4Addr)> {
     let mut orders: Vec<_> = servers.iter().map(|s| (hash(s.1), hash((s.1, 1)))).collect();
     let mut table = vec![None; ENTRIES];

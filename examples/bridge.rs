@@ -1,5 +1,5 @@
-//! Two ports in a loop of your own: `bridge packet:eth0 packet:eth1 60s` joins them for a minute, without a time for 2
-//! seconds. Without arguments, generated packets go to a sink.
+//! Two ports in a loop of your own: `bridge packet:eth0 packet:eth1 60s` joins them for a minute,
+//! without a time for 2 seconds. Without arguments, generated packets go to a sink.
 
 mod args;
 
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use linerate::{prelude::*, units};
 
-/// Passes packets from one port to the other. While the other one has no room, they stay in `batch`, and no
-/// more are received: the device's ring is the cheapest place to wait.
+/// Passes packets from one port to the other. While the other one has no room, they stay in
+/// `batch`, and no more are received: the device's ring is the cheapest place to wait.
 fn pass(from: &mut Port, to: &mut Port, batch: &mut Batch) -> linerate::Result<()> {
     if batch.is_empty() {
         from.rx(batch);
@@ -22,7 +22,8 @@ fn pass(from: &mut Port, to: &mut Port, batch: &mut Batch) -> linerate::Result<(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = args::texts()?;
     let arg = |i: usize, default| args.get(i).map_or(default, String::as_str);
-    // Both in one pool, so that packets pass without a copy. For `xdp:` add 8192 frames for each queue beyond the first.
+    // Both in one pool, so that packets pass without a copy. For `xdp:` add 8192 frames for each
+    // queue beyond the first.
     let pool = Pool::builder().frames(16384).build()?;
     let mut west = Port::open_with(arg(0, "gen:rate=100kpps"), &pool)?;
     let mut east = Port::open_with(arg(1, "sink:"), &pool)?;

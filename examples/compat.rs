@@ -1,5 +1,5 @@
-//! A receive ring in the kernel's own words (`linerate_skb::compat`): refill, receive, push and pull headers, clone,
-//! and free on another CPU, as posts 000 and 004 describe it.
+//! A receive ring in the kernel's own words (`linerate_skb::compat`): refill, receive, push and
+//! pull headers, clone, and free on another CPU, as posts 000 and 004 describe it.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;

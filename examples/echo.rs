@@ -1,8 +1,8 @@
 //! UDP echo in a loop of your own, on an interface that ssh also uses: `echo 7777 eth0 [answers]`.
 //!
-//! It takes the datagrams to one UDP port from the interface: in the driver if that supports AF_XDP, else as copies.
-//! All other packets go to the kernel, which also reserves the UDP port. A port text may replace the interface, as
-//! `packet:eth0,udp=7777`.
+//! It takes the datagrams to one UDP port from the interface: in the driver if that supports
+//! AF_XDP, else as copies. All other packets go to the kernel, which also reserves the UDP port. A
+//! port text may replace the interface, as `packet:eth0,udp=7777`.
 //!
 //! Datagrams from its own port and from ports below 1024 get no answer: they may be answers of
 //! another service, and two services would answer each other for ever. With a service at another

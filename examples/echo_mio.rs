@@ -1,4 +1,5 @@
-//! UDP echo on port 7777 over mio, until its input ends: `echo_mio packet:eth0`, set up as for `echo.rs`.
+//! UDP echo on port 7777 over mio, until its input ends: `echo_mio packet:eth0`, set up as for
+//! `echo.rs`.
 
 mod args;
 

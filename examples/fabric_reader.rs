@@ -1,8 +1,10 @@
-//! Reads packets in the memory of the process that received them: `fabric_reader /run/fabric.sock [frames]`.
+//! Reads packets in the memory of the process that received them: `fabric_reader /run/fabric.sock
+//! [frames]`.
 //!
-//! It waits on the socket for memif clients, one after the other, such as `linerate forward xdp:eth0,udp=7777
-//! memif:/run/fabric.sock`. Options may follow the path, as in `memif:/run/fabric.sock,secret=s`. Once a second, and
-//! at the end, it prints what arrived. Only the bytes that it reads are copied.
+//! It waits on the socket for memif clients, one after the other, such as `linerate forward
+//! xdp:eth0,udp=7777 memif:/run/fabric.sock`. Options may follow the path, as in
+//! `memif:/run/fabric.sock,secret=s`. Once a second, and at the end, it prints what arrived. Only
+//! the bytes that it reads are copied.
 
 mod args;
 

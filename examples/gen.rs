@@ -1,6 +1,7 @@
 //! A paced generator: `gen [packet:eth0 [10s]]` sends a million packets a second.
 //!
-//! Without arguments it sends for 2 seconds to a thread of its own, over a ring, without privileges.
+//! Without arguments it sends for 2 seconds to a thread of its own, over a ring, without
+//! privileges.
 //!
 //! The frames go to 02:00:00:00:00:02. A switch sends frames to an address that it does not know to
 //! all of its ports, so use a link of your own, such as a veth pair.

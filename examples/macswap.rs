@@ -1,9 +1,10 @@
-//! Sends each packet back with its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
+//! Sends each packet back with its addresses swapped: `macswap memif:/run/x.sock,role=client
+//! [spin|sink]`.
 //!
-//! Every driver works. The program writes twelve bytes of each packet, even if other processes can write the memory.
-//! By default a stage on an engine's thread does this; the thread sleeps when there is no packet, and lets packets
-//! gather at high rates. With `spin` a loop of the program does it and never sleeps; with `sink` the loop sends
-//! nothing back.
+//! Every driver works. The program writes twelve bytes of each packet, even if other processes can
+//! write the memory. By default a stage on an engine's thread does this; the thread sleeps when
+//! there is no packet, and lets packets gather at high rates. With `spin` a loop of the program
+//! does it and never sleeps; with `sink` the loop sends nothing back.
 //!
 //! It returns every packet, broadcasts and those to the host too: use it only on an interface that
 //! nothing else uses.

@@ -1,6 +1,6 @@
-//! Source NAT on a wire: `nat INSIDE OUTSIDE 10.7.0.254` hides hosts behind one address of their own
-//! network, until its input ends. UDP, TCP and ARP pass; flows are never forgotten, and any host outside reaches the
-//! sender by the port of its flow.
+//! Source NAT on a wire: `nat INSIDE OUTSIDE 10.7.0.254` hides hosts behind one address of their
+//! own network, until its input ends. UDP, TCP and ARP pass; flows are never forgotten, and any
+//! host outside reaches the sender by the port of its flow.
 
 mod args;
 mod until;
@@ -15,8 +15,8 @@ const NO_PORT: DropReason = DropReason::app(0, "no_port_near");
 /// The first of our own ports; the next constant is their number.
 const FIRST: usize = 0x8000;
 const PORTS: usize = 0x8000;
-/// Most ports that are looked at for a packet, so that a full table costs no more; a flow may find none near its
-/// hash while others are free.
+/// Most ports that are looked at for a packet, so that a full table costs no more; a flow may find
+/// none near its hash while others are free.
 const PROBES: usize = 64;
 
 struct Nat {

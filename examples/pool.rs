@@ -1,6 +1,6 @@
-//! Only the packet pool, in a program of your own: `pool [::]:7777 [lines]` prints log lines that arrive as
-//! datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel passes them to the thread that
-//! prints.
+//! Only the packet pool, in a program of your own: `pool [::]:7777 [lines]` prints log lines that
+//! arrive as datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel
+//! passes them to the thread that prints.
 
 mod args;
 

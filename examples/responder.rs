@@ -1,5 +1,6 @@
-//! Answers ping, ARP and neighbour discovery for addresses that no host has: `responder packet:eth0 10.0.0.9 fd00::9
-//! [answers]`, or with `packet:eth0,dst=10.0.0.9` on an interface that the host also uses.
+//! Answers ping, ARP and neighbour discovery for addresses that no host has: `responder packet:eth0
+//! 10.0.0.9 fd00::9 [answers]`, or with `packet:eth0,dst=10.0.0.9` on an interface that the host
+//! also uses.
 
 mod args;
 

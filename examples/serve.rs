@@ -3,8 +3,8 @@
 use linerate::prelude::*;
 use linerate_tokio::AsyncPort;
 
-/// Sends back each packet that `answer` turns into an answer, until the device fails. The task may move between
-/// threads.
+/// Sends back each packet that `answer` turns into an answer, until the device fails. The task may
+/// move between threads.
 pub(crate) async fn serve(
     port: Port,
     mut answer: impl FnMut(&mut Skb) -> Result<(), DropReason>,

@@ -1,5 +1,5 @@
-//! Divides the packets of a port between two captures, each written by its own thread; both directions of a flow go
-//! to the same capture: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
+//! Divides the packets of a port between two captures, each written by its own thread; both
+//! directions of a flow go to the same capture: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
 
 mod args;
 

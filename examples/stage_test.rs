@@ -1,8 +1,8 @@
 //! Tests the stage of `wire.rs` on a capture: no device, no thread, no privileges.
 //!
-//! The test uses the capture's clock, and repeats the run with batches of 1, 7 and 64 packets. A stage fails if its
-//! result depends on how packets are grouped, or if it spoils a partial checksum, which veth and tap leave to a
-//! device.
+//! The test uses the capture's clock, and repeats the run with batches of 1, 7 and 64 packets. A
+//! stage fails if its result depends on how packets are grouped, or if it spoils a partial
+//! checksum, which veth and tap leave to a device.
 
 #[allow(dead_code, reason = "its `main`")]
 mod wire;

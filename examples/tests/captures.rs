@@ -11,8 +11,8 @@ const TCP: u8 = 6;
 /// DSCP's expedited forwarding.
 const EF: u8 = 46;
 
-/// Returns the traffic: UDP, TCP, ARP, IPv6, a VLAN, three packets from a blocked source, one with a
-/// wrong length, and one that is longer than a frame of the pool.
+/// Returns the traffic: UDP, TCP, ARP, IPv6, a VLAN, three packets from a blocked source, one with
+/// a wrong length, and one that is longer than a frame of the pool.
 fn mixed() -> Vec<Frame> {
     numbered(vec![
         ethernet(&[], 0x0800, &ipv4(HOST, EF, UDP, &udp(b"expedited"))),

@@ -1,5 +1,5 @@
-//! Every program ends with an error that names the cause when its interface is deleted, and not before, because it was
-//! stopped for a while.
+//! Every program ends with an error that names the cause when its interface is deleted, and not
+//! before, because it was stopped for a while.
 
 use std::fs;
 use std::process::Command;
@@ -55,7 +55,8 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
     }
 }
 
-/// Stops a program and lets it go on: some system calls, such as epoll_wait(2), then end early (signal(7)).
+/// Stops a program and lets it go on: some system calls, such as epoll_wait(2), then end early
+/// (signal(7)).
 fn stop_and_continue(name: &str, program: &Process) {
     program.signal(Signal::STOP);
     let state = format!("/proc/{}/stat", program.id());

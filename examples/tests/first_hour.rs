@@ -1,5 +1,6 @@
-//! Runs the commands of docs/first-hour.md, docs/two-cards.md, docs/capabilities.md and the README's section "The first packets of your
-//! own" block by block, as printed; `pages` runs those of other pages.
+//! Runs the commands of docs/first-hour.md, docs/two-cards.md, docs/capabilities.md and the
+//! README's section "The first packets of your own" block by block, as printed; `pages` runs those
+//! of other pages.
 
 mod page;
 mod pages;

@@ -1,7 +1,7 @@
 //! Programs of `examples/` use almost no CPU when idle, as do the APIs that they use.
 //!
-//! `gen` is not among them: it never rests. `stage_test` is a test, and `compat` ends by itself. `own_driver` is the
-//! `linerate` command, which tests/tests/idle.rs measures.
+//! `gen` is not among them: it never rests. `stage_test` is a test, and `compat` ends by itself.
+//! `own_driver` is the `linerate` command, which tests/tests/idle.rs measures.
 
 use std::process::Command;
 

@@ -25,7 +25,8 @@ cargo() { case $1 in install) ;; build) case \" $* \" in *\" -p \"*) ;; *) comma
 export CARGO_NET_OFFLINE=true CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=false
 ";
 
-/// `sudo` for a test that runs as root. It becomes the command, so that a signal to it reaches the command, as with sudo.
+/// `sudo` for a test that runs as root. It becomes the command, so that a signal to it reaches the
+/// command, as with sudo.
 const SUDO: &str = "#!/bin/sh
 case $1 in install) ;; kill) \"$@\" ;; *) exec \"$@\" ;; esac
 ";

@@ -1,5 +1,5 @@
-//! Runs the commands of further pages as printed: blocks of a shell, and commands that stand between other lines. A page that
-//! measures is not among them.
+//! Runs the commands of further pages as printed: blocks of a shell, and commands that stand
+//! between other lines. A page that measures is not among them.
 
 use linerate_tests::capture::Folder;
 use linerate_tests::{installed, may_pin, may_use, or_skip};
@@ -15,7 +15,8 @@ const PLACEMENT: &str = include_str!("../../docs/placement.md");
 const TUNE: &str = include_str!("../../docs/tune.md");
 const WRAP: &str = include_str!("../../docs/ports/wrap.md");
 
-/// Ends the shell at the first command that fails, with what still runs in it, and has the words for Ctrl-C.
+/// Ends the shell at the first command that fails, with what still runs in it, and has the words
+/// for Ctrl-C.
 ///
 /// Ctrl-C comes when a ping has passed, or, where only UDP passes, when the port is open.
 const STRICT: &str = r#"

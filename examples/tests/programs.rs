@@ -155,8 +155,8 @@ fn ping_is_answered_beside_a_host_that_answers_its_own() {
         let hosts = or_skip!(Hosts::new());
         hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
         let text = format!("{driver}:w0,dst={NO_HOST}");
-        // The program ends after 20 answers: pings to its address, and the ARP request before them. Any other packet
-        // that it took would count too.
+        // The program ends after 20 answers: pings to its address, and the ARP request before them.
+        // Any other packet that it took would count too.
         let args = [&text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "20"];
         let responder = or_skip!(start(&hosts.middle, example!("responder"), &args, &[&text]));
         or_skip!(ping(&hosts.west, MIDDLE, 56, 20));
@@ -372,7 +372,8 @@ fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
     (&hosts.middle, "t0")
 }
 
-/// Starts a program and waits until its ports are open; returns the reason to skip if a port cannot be opened.
+/// Starts a program and waits until its ports are open; returns the reason to skip if a port cannot
+/// be opened.
 fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<Process, String> {
     for text in ports {
         available(netns.run(|| Port::open(text).map(drop)))?;

@@ -1,5 +1,5 @@
-//! A series as a file: every sample has a value for each column, times increase, and samples left out
-//! are counted.
+//! A series as a file: every sample has a value for each column, times increase, and samples left
+//! out are counted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

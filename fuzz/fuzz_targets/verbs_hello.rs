@@ -1,4 +1,5 @@
-//! The message by which a verbs port meets its peer: any bytes are refused, or say what they say again.
+//! The message by which a verbs port meets its peer: any bytes are refused, or say what they say
+//! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

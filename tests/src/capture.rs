@@ -1,4 +1,5 @@
-//! Bytes of valid and damaged capture files, made by hand so that our code is not checked against itself.
+//! Bytes of valid and damaged capture files, made by hand so that our code is not checked against
+//! itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ impl Pcap {
     }
 }
 
-/// Returns an Ethernet frame of `len` bytes with EtherType 0x88b5 for experiments; the payload's bytes count up from
-/// `first`.
+/// Returns an Ethernet frame of `len` bytes with EtherType 0x88b5 for experiments; the payload's
+/// bytes count up from `first`.
 #[must_use]
 pub fn frame(first: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];

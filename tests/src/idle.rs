@@ -20,7 +20,8 @@ const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zer
 /// Environment variable that passes a role to a program started by [`child`].
 const ROLE: &str = "LINERATE_IDLE_ROLE";
 
-/// Starts the test `a_program_at_rest` of this test binary in `netns` as a separate program with a role.
+/// Starts the test `a_program_at_rest` of this test binary in `netns` as a separate program with a
+/// role.
 ///
 /// # Panics
 /// If it cannot be started.

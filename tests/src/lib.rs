@@ -71,8 +71,8 @@ pub fn installed(name: &str) -> Result<(), String> {
 
 /// The words of the reason where a cgroup allows too little packet memory.
 const LIMIT_OF_CGROUP: &str = "this process's cgroup has";
-/// The words of the reason where the kernel refuses a port to this process: a packet socket, a tap, or packets of
-/// several frames by AF_XDP.
+/// The words of the reason where the kernel refuses a port to this process: a packet socket, a tap,
+/// or packets of several frames by AF_XDP.
 const NO_PORT: [&str; 4] = [
     "socket(AF_PACKET): ",
     "open(/dev/net/tun): ",
@@ -85,8 +85,8 @@ fn is_port_refused(why: &str) -> bool {
     is_refused(why) || NO_PORT.iter().any(|words| why.contains(words))
 }
 
-/// Returns true if the reason of an `E-MEMORY` is a limit of packet memory. That of locked memory does not apply to a
-/// process with CAP_IPC_LOCK.
+/// Returns true if the reason of an `E-MEMORY` is a limit of packet memory. That of locked memory
+/// does not apply to a process with CAP_IPC_LOCK.
 fn is_limited(why: &str) -> bool {
     is_limit_of_locked_memory(why) || why.contains(LIMIT_OF_CGROUP)
 }
@@ -94,8 +94,9 @@ fn is_limited(why: &str) -> bool {
 /// Returns the value of `opened`, the result of opening a port or building an engine.
 ///
 /// # Errors
-/// The reason to skip, if the machine does not allow it: `E-UNSUPPORTED` or `E-PERM` because the kernel refuses a port,
-/// or `E-MEMORY` because of a limit of locked memory (`ulimit -l`) or of the cgroup.
+/// The reason to skip, if the machine does not allow it: `E-UNSUPPORTED` or `E-PERM` because the
+/// kernel refuses a port, or `E-MEMORY` because of a limit of locked memory (`ulimit -l`) or of the
+/// cgroup.
 ///
 /// # Panics
 /// If it failed for any other reason, which is no property of the machine.

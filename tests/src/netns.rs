@@ -86,8 +86,8 @@ impl Netns {
     /// Runs an `ip` command as [`Netns::ip`] does, for what a kernel may lack.
     ///
     /// # Errors
-    /// The reason to skip, in the words of `ip`: the kernel has no interface of this kind, or refuses it to this
-    /// process.
+    /// The reason to skip, in the words of `ip`: the kernel has no interface of this kind, or
+    /// refuses it to this process.
     ///
     /// # Panics
     /// If it fails for any other reason.
@@ -138,8 +138,8 @@ impl Netns {
         text.lines().skip(1).filter(bound).count()
     }
 
-    /// Gives interface `name` the address `address`, without duplicate address detection; IPv6 is off
-    /// on it until then.
+    /// Gives interface `name` the address `address`, without duplicate address detection; IPv6 is
+    /// off on it until then.
     ///
     /// # Errors
     /// The reason to skip: there is no IPv6, or settings are read-only.
@@ -200,16 +200,16 @@ impl Drop for Netns {
     }
 }
 
-/// Runs the namespace's own thread: starts programs in the namespace until all senders of orders are
-/// dropped.
+/// Runs the namespace's own thread: starts programs in the namespace until all senders of orders
+/// are dropped.
 fn serve(ordered: &Receiver<Order>) {
     for (mut command, answer) in ordered {
         let _ = answer.send(command.spawn());
     }
 }
 
-/// Returns a count in `text`, in which a line of names stands above a line of numbers, both behind the
-/// name of a protocol.
+/// Returns a count in `text`, in which a line of names stands above a line of numbers, both behind
+/// the name of a protocol.
 fn count_of_pair(text: &str, name: &str) -> Option<u64> {
     text.lines().zip(text.lines().skip(1)).find_map(|(names, numbers)| {
         let (protocol, names) = names.split_once(": ")?;

@@ -1,7 +1,8 @@
-//! The reasons for which `linerate profile record` cannot sample on a machine. The tests of linerate-lab-cli include this
-//! file, too.
+//! The reasons for which `linerate profile record` cannot sample on a machine. The tests of
+//! linerate-lab-cli include this file, too.
 
-/// The words of the reason where the kernel refuses events, perf is missing, or perf opens no event.
+/// The words of the reason where the kernel refuses events, perf is missing, or perf opens no
+/// event.
 const NO_SAMPLES: [&str; 6] = [
     "perf_event_open: Operation not permitted",
     "perf_event_open: Permission denied",

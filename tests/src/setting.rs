@@ -1,8 +1,8 @@
-//! Settings of a machine that hold for one process and its children, so that a test can have them and the machine
-//! keeps its own.
+//! Settings of a machine that hold for one process and its children, so that a test can have them
+//! and the machine keeps its own.
 //!
-//! `tests/machines.rs` runs commands under each setting. The program `under` runs any program under one, which is how
-//! `cargo xtask machines` runs the README's commands.
+//! `tests/machines.rs` runs commands under each setting. The program `under` runs any program under
+//! one, which is how `cargo xtask machines` runs the README's commands.
 
 mod cgroup;
 mod filter;
@@ -107,7 +107,8 @@ pub struct Entered {
 type Before = fn() -> std::io::Result<()>;
 
 impl Entered {
-    /// Changes no network namespace of the caller: programs get their own, if the setting is one of a namespace.
+    /// Changes no network namespace of the caller: programs get their own, if the setting is one of
+    /// a namespace.
     #[must_use]
     pub fn keeping_netns(mut self) -> Entered {
         if self.changes_netns {

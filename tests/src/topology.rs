@@ -82,8 +82,9 @@ impl Hosts {
         forward
     }
 
-    /// Starts `linerate forward WEST EAST` in the middle, and waits until packets pass. Each end is a
-    /// port by `packet` or `xdp` on `w0` and `e0`, or a tap, which a bridge joins to that interface.
+    /// Starts `linerate forward WEST EAST` in the middle, and waits until packets pass. Each end is
+    /// a port by `packet` or `xdp` on `w0` and `e0`, or a tap, which a bridge joins to that
+    /// interface.
     ///
     /// # Errors
     /// The reason to skip, if a port cannot be opened.

@@ -1,5 +1,5 @@
-//! TCP between namespaces, sent by threads of this process; superframes of UDP; iperf3 and ping, checked by their
-//! reports.
+//! TCP between namespaces, sent by threads of this process; superframes of UDP; iperf3 and ping,
+//! checked by their reports.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -48,7 +48,8 @@ pub fn transfer(from: &Netns, to: &Netns, address: impl Into<IpAddr>, len: usize
     receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Makes the kernel cut the bytes of a call into datagrams of `len` bytes, as late as it can: in the device.
+/// Makes the kernel cut the bytes of a call into datagrams of `len` bytes, as late as it can: in
+/// the device.
 ///
 /// # Panics
 /// If the kernel has no superframes of UDP.
@@ -217,8 +218,8 @@ pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, Stri
 
 /// Pings `to`, `count` times with `size` bytes of payload each, and checks that every answer came.
 ///
-/// ping waits for the last answers no longer than two round trips, which a busy machine can take: it is started up to
-/// three times, and only answers missing each time count as lost.
+/// ping waits for the last answers no longer than two round trips, which a busy machine can take:
+/// it is started up to three times, and only answers missing each time count as lost.
 ///
 /// # Errors
 /// The reason to skip.

@@ -1,4 +1,5 @@
-//! The three affinities: each of them, and all together, change where their code runs, and are restored.
+//! The three affinities: each of them, and all together, change where their code runs, and are
+//! restored.
 //!
 //! ```text
 //!   sender ─ veth ─► NAPI's thread ─► worker ─► ring ─► application
@@ -301,7 +302,8 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     panic!("no killed search has left a thread moved");
 }
 
-/// In another PID namespace, the kernel's numbers of NAPI's threads are not known, as before Linux 6.8.
+/// In another PID namespace, the kernel's numbers of NAPI's threads are not known, as before Linux
+/// 6.8.
 #[test]
 fn threads_of_the_administrator_that_cannot_be_identified_stay_on() {
     let netns = or_skip!(pair(["affin6", "affin7"]));

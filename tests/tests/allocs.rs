@@ -1,5 +1,5 @@
-//! In steady state, forwarding allocates nothing: each thread's calls of the C library's allocator are
-//! counted. Only glibc has its allocator under second names, which the counting functions need.
+//! In steady state, forwarding allocates nothing: each thread's calls of the C library's allocator
+//! are counted. Only glibc has its allocator under second names, which the counting functions need.
 #![cfg(target_env = "gnu")]
 
 use std::cell::Cell;
@@ -39,9 +39,10 @@ unsafe extern "C" {
     fn __libc_free(ptr: *mut c_void);
 }
 
-// These functions take the place of the C library's in the whole program, count their calls and pass
-// them on. A `GlobalAlloc` would not suffice: it does not see the blocks of a pool with general data,
-// which the pool asks `std::alloc::System` for, nor those that the C library takes itself.
+// These functions take the place of the C library's in the whole program, count their calls and
+// pass them on. A `GlobalAlloc` would not suffice: it does not see the blocks of a pool with
+// general data, which the pool asks `std::alloc::System` for, nor those that the C library takes
+// itself.
 // Source: The GNU C Library, "Replacing malloc".
 
 #[unsafe(no_mangle)]
@@ -61,8 +62,8 @@ unsafe extern "C" fn calloc(n: usize, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(ptr: *mut c_void, bytes: usize) -> *mut c_void {
     count();
-    // SAFETY: the caller's pointer came from the C library, as all pointers here do; the caller keeps
-    // the rest of the contract.
+    // SAFETY: the caller's pointer came from the C library, as all pointers here do; the caller
+    // keeps the rest of the contract.
     unsafe { __libc_realloc(ptr, bytes) }
 }
 

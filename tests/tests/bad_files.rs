@@ -1,4 +1,5 @@
-//! Damaged captures and full disks: the packets before the damage are kept, and the ledger balances.
+//! Damaged captures and full disks: the packets before the damage are kept, and the ledger
+//! balances.
 
 use std::fs;
 use std::process::Command;

@@ -17,7 +17,8 @@ const SEGMENTS: u64 = LEN as u64 / 1440;
 const ERRORS: [&str; 4] =
     ["Ip6InHdrErrors", "Ip6InTruncatedPkts", "TcpInCsumErrors", "Icmp6InCsumErrors"];
 
-/// The report of a run, and the number of packets in which the eastern kernel received [`LEN`] bytes.
+/// The report of a run, and the number of packets in which the eastern kernel received [`LEN`]
+/// bytes.
 struct Carried {
     report: Report,
     packets: u64,

@@ -13,7 +13,8 @@ use linerate_tests::wait::{SOON, until_true};
 use linerate_tests::{installed, or_skip};
 use rustix::process::Signal;
 
-/// Returns tcpdump's text for `file`: every byte of every frame, every time stamp to the nanosecond.
+/// Returns tcpdump's text for `file`: every byte of every frame, every time stamp to the
+/// nanosecond.
 fn reading(file: &str) -> String {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-r", file, "-nn", "-e", "-xx", "-tt", "--nano"]);

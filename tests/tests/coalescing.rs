@@ -1,5 +1,5 @@
-//! Ends of holds on a real device. The test is the clock: it says when a turn is, and sends what has come by then, so
-//! the counts are the same on every machine, whatever else runs there.
+//! Ends of holds on a real device. The test is the clock: it says when a turn is, and sends what
+//! has come by then, so the counts are the same on every machine, whatever else runs there.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -88,9 +88,9 @@ impl Wire {
         turned
     }
 
-    /// Changes the mode while packets come, one each [`GAP`]; returns the time of each hold and its packets from the
-    /// second on, which is the first with a measured rate. `None` if a turn found a part of what was sent: the kernel
-    /// passed on the rest later.
+    /// Changes the mode while packets come, one each [`GAP`]; returns the time of each hold and its
+    /// packets from the second on, which is the first with a measured rate. `None` if a turn found
+    /// a part of what was sent: the kernel passed on the rest later.
     fn holds(&mut self, mode: &str) -> Option<Vec<(Duration, u64)>> {
         let (start, mut come, mut holds) = (Instant::now(), 1, Vec::new());
         // What an earlier try has left goes with the first turn.
@@ -127,7 +127,8 @@ fn a_hold_ends_by_its_time_or_by_its_number_both_set_while_packets_come() {
         if in_time <= frames {
             assert_eq!(holds, [(by_time, in_time); HOLDS], "{mode}");
         } else {
-            // The number is a time at the measured rate, which ends just before or just after a packet.
+            // The number is a time at the measured rate, which ends just before or just after a
+            // packet.
             assert!(holds.iter().all(|(_, packets)| packets.abs_diff(frames) <= 1), "{holds:?}");
             assert!(holds.iter().all(|(time, _)| *time < by_time / 4 * 3), "{mode}: {holds:?}");
         }

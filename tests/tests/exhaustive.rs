@@ -1,5 +1,5 @@
-//! The search for CPUs beside every placement of four things on two CPUs, with real packets: all 16 placements are
-//! measured, then the search starts from the worst one.
+//! The search for CPUs beside every placement of four things on two CPUs, with real packets: all 16
+//! placements are measured, then the search starts from the worst one.
 //!
 //! ```text
 //!   chains     gen ─► worker ─ ring ─► worker ─► sink             twice
@@ -29,15 +29,16 @@ const SEARCHES: usize = 3;
 const ROUNDS_AT_END: usize = 15;
 /// Share by which the found placement may cost more than the best one.
 const WITHIN: f64 = 0.05;
-/// Gain in rate, as a share, for which one more share of cost is accepted, and the least spread, as a share, that
-/// counts: the search's (docs/placement.md).
+/// Gain in rate, as a share, for which one more share of cost is accepted, and the least spread, as
+/// a share, that counts: the search's (docs/placement.md).
 const RATE_FOR_COST: f64 = 4.0;
 const SPREAD_MIN: f64 = 0.01;
-/// Ends of the veth pairs: the engine's, and its sender's. No other test has these names, because the names of NAPI's
-/// threads are not per namespace.
+/// Ends of the veth pairs: the engine's, and its sender's. No other test has these names, because
+/// the names of NAPI's threads are not per namespace.
 const PAIRS: [[&str; 2]; 2] = [["best0", "feed0"], ["best1", "feed1"]];
 
-/// Lets one campaign run at a time, because each measures the CPU time of the process or of the machine.
+/// Lets one campaign run at a time, because each measures the CPU time of the process or of the
+/// machine.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +77,8 @@ impl Spread {
         Spread { cost: share(|reading| reading.cost), rate: share(|reading| reading.rate) }
     }
 
-    /// Returns the median difference of two readings of one placement that were taken in the same round.
+    /// Returns the median difference of two readings of one placement that were taken in the same
+    /// round.
     fn of_identical(a: &[Reading], b: &[Reading]) -> Spread {
         let share = |of: fn(&Reading) -> f64| {
             median(a.iter().zip(b).map(|(a, b)| (of(a) / of(b) - 1.0).abs()))
@@ -97,9 +99,9 @@ fn middle(readings: &[Reading]) -> Reading {
     Reading::new(of(|reading| reading.cost), of(|reading| reading.rate), 0.0, 0.0)
 }
 
-/// Returns true if `a` is better than `b`. This is the order of the search as docs/placement.md describes it, written
-/// again: a gain beyond the spread in cost or in rate, and a loss in neither; more cost for a packet is no loss if the
-/// rate gains four times as much.
+/// Returns true if `a` is better than `b`. This is the order of the search as docs/placement.md
+/// describes it, written again: a gain beyond the spread in cost or in rate, and a loss in neither;
+/// more cost for a packet is no loss if the rate gains four times as much.
 fn is_better(a: &Reading, b: &Reading, spread: Spread) -> bool {
     let (dearer, faster) = (a.cost / b.cost - 1.0, a.rate / b.rate - 1.0);
     let gains = dearer < -spread.cost || faster > spread.rate;
@@ -107,9 +109,9 @@ fn is_better(a: &Reading, b: &Reading, spread: Spread) -> bool {
     gains && faster >= -spread.rate && dearer <= spread.cost + paid
 }
 
-/// Returns the numbers of the worst and of the best placement. The worst one has the highest cost. The best one is,
-/// of the placements that are better than the worst one, the cheapest to which no other of them is better; if there
-/// are none, the worst one is also the best.
+/// Returns the numbers of the worst and of the best placement. The worst one has the highest cost.
+/// The best one is, of the placements that are better than the worst one, the cheapest to which no
+/// other of them is better; if there are none, the worst one is also the best.
 fn worst_and_best(all: &[Vec<Reading>]) -> (usize, usize) {
     let middles: Vec<Reading> = all.iter().map(|readings| middle(readings)).collect();
     let by_cost = |a: &usize, b: &usize| middles[*a].cost.total_cmp(&middles[*b].cost);
@@ -177,8 +179,8 @@ impl Placed {
         readings
     }
 
-    /// Searches from the placement `worst`, and then reads it, the found and the best one in turn; returns the
-    /// promises that are not kept.
+    /// Searches from the placement `worst`, and then reads it, the found and the best one in turn;
+    /// returns the promises that are not kept.
     fn search(&self, worst: &Places, best: &Places) -> Vec<String> {
         self.gauge().place(worst).unwrap();
         let report = self.gauge().search().unwrap();
@@ -252,7 +254,8 @@ impl Placed {
     }
 }
 
-/// Starts two chains: the packets of a source cross a ring to a second worker, whose sink reads every byte.
+/// Starts two chains: the packets of a source cross a ring to a second worker, whose sink reads
+/// every byte.
 fn chains(source: &str) -> Running {
     let mut builder = Engine::builder();
     for i in 0..2 {

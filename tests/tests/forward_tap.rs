@@ -1,4 +1,5 @@
-//! Two hosts joined by taps: each tap is a host's uplink, by a bridge, as that of a virtual machine.
+//! Two hosts joined by taps: each tap is a host's uplink, by a bridge, as that of a virtual
+//! machine.
 
 use linerate_tests::command::Forward;
 use linerate_tests::netns::Netns;

@@ -1,5 +1,5 @@
-//! Two hosts joined by AF_XDP ports, or by an AF_XDP port and a port of another kind. The hosts' offloads have their
-//! defaults: AF_XDP gets no partial checksums, without any setting by the user.
+//! Two hosts joined by AF_XDP ports, or by an AF_XDP port and a port of another kind. The hosts'
+//! offloads have their defaults: AF_XDP gets no partial checksums, without any setting by the user.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -284,7 +284,8 @@ fn has_stopped(process: u32) -> bool {
     states.all(|stat| stat.is_ok_and(|stat| stat.contains(") T ")))
 }
 
-/// Checks that the kernel's own programs on an interface keep working while a port takes its packets.
+/// Checks that the kernel's own programs on an interface keep working while a port takes its
+/// packets.
 #[test]
 fn a_session_of_the_kernels_lives_beside_a_filter() {
     let hosts = or_skip!(Hosts::new());
@@ -346,7 +347,8 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let _ = second.interrupt();
 }
 
-/// Returns a namespace with the pair `v0` and `v1`, or the reason to skip if AF_XDP is not available.
+/// Returns a namespace with the pair `v0` and `v1`, or the reason to skip if AF_XDP is not
+/// available.
 fn veth() -> Result<Netns, String> {
     let netns = Netns::new()?;
     netns.ip("link add v0 type veth peer name v1");

@@ -1,4 +1,5 @@
-//! `linerate gen --to`: a kernel's socket receives the datagrams complete, in order, with correct checksums.
+//! `linerate gen --to`: a kernel's socket receives the datagrams complete, in order, with correct
+//! checksums.
 
 use std::collections::HashMap;
 use std::fs;
@@ -131,7 +132,8 @@ fn a_sink_at_the_other_end_verifies_datagrams() {
     assert!(report.to_string().contains("\"foreign\":0"), "{report}");
 }
 
-/// Answers datagrams to 7776 with the same bytes to 7777 of the sender's host, each tenth with a wrong last byte.
+/// Answers datagrams to 7776 with the same bytes to 7777 of the sender's host, each tenth with a
+/// wrong last byte.
 fn relay_with_damage(socket: &UdpSocket, count: usize) {
     let mut bytes = [0; 2048];
     for n in 0..count {

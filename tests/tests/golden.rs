@@ -1,8 +1,8 @@
-//! Compares the text for users with files in `tests/golden/`: every `--help`, refusals, and the keys of the JSON
-//! documents.
+//! Compares the text for users with files in `tests/golden/`: every `--help`, refusals, and the
+//! keys of the JSON documents.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p linerate-tests --test golden` writes the files again, without blank lines;
-//! their diff shows the change.
+//! `UPDATE_GOLDEN=1 cargo test -p linerate-tests --test golden` writes the files again, without
+//! blank lines; their diff shows the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,7 @@
-//! Runs the commands on machines with other settings than this one: each command works, or reports what is missing
-//! and what to do. `cargo xtask machines` runs the README's two commands under the same settings. Settings of a whole
-//! machine (huge pages, overcommit, clock source) are varied in guests: docs/qemu.md.
+//! Runs the commands on machines with other settings than this one: each command works, or reports
+//! what is missing and what to do. `cargo xtask machines` runs the README's two commands under the
+//! same settings. Settings of a whole machine (huge pages, overcommit, clock source) are varied in
+//! guests: docs/qemu.md.
 
 use std::fs;
 use std::process::Command;
@@ -19,7 +20,8 @@ use serde_json::Value;
 /// Time for a command: a few seconds on a machine that is busy with other things.
 const TIME: Duration = Duration::from_secs(60);
 
-/// The commands to run: the README's first command, and a short one for each port that needs much from the kernel.
+/// The commands to run: the README's first command, and a short one for each port that needs much
+/// from the kernel.
 const COMMANDS: [&[&str]; 3] = [
     &["forward", "--for", "300ms"],
     &["forward", "gen:,count=1000", "packet:v0"],

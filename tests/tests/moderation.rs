@@ -1,5 +1,6 @@
-//! Moderation while packets pass: a change of mode loses, duplicates and reorders nothing; every mode that sleeps is
-//! idle without traffic; and packets are also held when tokio sleeps on the descriptor.
+//! Moderation while packets pass: a change of mode loses, duplicates and reorders nothing; every
+//! mode that sleeps is idle without traffic; and packets are also held when tokio sleeps on the
+//! descriptor.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ fn mode(i: usize) -> Moderation {
     MODES[i % MODES.len()].parse().unwrap()
 }
 
-/// Starts to send numbered packets from one end of a veth pair to a verifying sink at the other end; returns the
-/// hosts, the receiver and the sender.
+/// Starts to send numbered packets from one end of a veth pair to a verifying sink at the other
+/// end; returns the hosts, the receiver and the sender.
 fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     let hosts = Hosts::new()?;
     let (text, far) = (format!("{driver}:w0"), format!("{driver}:eth0"));
@@ -174,8 +175,8 @@ fn a_program_at_rest() {
 fn by_tokio(queue: Queue, mut is_over: impl FnMut(&mut Queue) -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // SAFETY: the queue owns its descriptor, which stays open with a constant number as long as the queue exists;
-        // AsyncFd owns the queue.
+        // SAFETY: the queue owns its descriptor, which stays open with a constant number as long as
+        // the queue exists; AsyncFd owns the queue.
         let fd = unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE) };
         let (mut fd, mut batch) = (fd.unwrap(), Batch::with_capacity(64));
         loop {
@@ -212,7 +213,8 @@ fn by_mio(mut queue: Queue, mut is_over: impl FnMut(&mut Queue) -> bool) {
     }
 }
 
-/// Returns the condition that most sleeps among the last 500 packets of a queue were holds, and gathered packets.
+/// Returns the condition that most sleeps among the last 500 packets of a queue were holds, and
+/// gathered packets.
 fn held() -> impl FnMut(&mut Queue) -> bool {
     let (start, mut before) = (Instant::now(), QueueCounts::default());
     move |queue| {
@@ -274,8 +276,8 @@ fn napi_polls_more_packets_for_an_irq_while_the_device_holds_them() {
         let irqs = (after.wakeups - before.wakeups).max(1);
         (after.rx_packets - before.rx_packets) as f64 / irqs as f64
     };
-    // In 5 ms 100 packets come. Without a hold, a worker that waits for its CPU may have as many once, but not in every
-    // window of a row.
+    // In 5 ms 100 packets come. Without a hold, a worker that waits for its CPU may have as many
+    // once, but not in every window of a row.
     for _ in 0..2 {
         control.set_hold("in", "off".parse().unwrap()).unwrap();
         until_true("few packets an irq", LONG, || packets_per_irq() < 40.0);
@@ -289,8 +291,8 @@ fn napi_polls_more_packets_for_an_irq_while_the_device_holds_them() {
 #[test]
 fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     let hosts = or_skip!(Hosts::new());
-    // MODEL: two reads for each irq. With a fifth of a CPU in total, 0.1 ms for waking allows one irq in half a
-    // millisecond.
+    // MODEL: two reads for each irq. With a fifth of a CPU in total, 0.1 ms for waking allows one
+    // irq in half a millisecond.
     let text = "xdp:w0,toll=0ns/50us,moderation=adaptive:cpu=20%";
     let receiver = or_skip!(hosts.middle.run(|| {
         let builder = Engine::builder().port("in", text).port("sink", "sink:").wire("in", "sink");
@@ -318,8 +320,8 @@ fn quiet_direction_of_a_wire_shortens_no_hold_of_a_limit_of_cpu_time() {
     for host in [&hosts.west, &hosts.east] {
         host.ip("addr flush dev eth0");
     }
-    // MODEL: two reads for each irq, so that a wake-up has the same price on each machine. With a twentieth of a CPU in
-    // total, 0.1 ms for waking allows 500 irqs a second.
+    // MODEL: two reads for each irq, so that a wake-up has the same price on each machine. With a
+    // twentieth of a CPU in total, 0.1 ms for waking allows 500 irqs a second.
     let mode: Moderation = "adaptive:cpu=5%".parse().unwrap();
     let [west, east] = ["w0", "e0"].map(|name| format!("xdp:{name},toll=0ns/50us"));
     let forward = or_skip!(hosts.middle.run(|| {

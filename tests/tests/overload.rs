@@ -1,6 +1,7 @@
-//! A worker that gets ten times more packets than it can process keeps processing: excess packets are lost before any
-//! work is spent on them, a second wire is served, and orders are obeyed between two turns. Flows of a device that is
-//! divided among workers move away from a worker that gets too much.
+//! A worker that gets ten times more packets than it can process keeps processing: excess packets
+//! are lost before any work is spent on them, a second wire is served, and orders are obeyed
+//! between two turns. Flows of a device that is divided among workers move away from a worker that
+//! gets too much.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -112,7 +113,8 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     assert!(flooded >= 0.95 * peak, "{peak} at the peak, {flooded} flooded");
 }
 
-/// A stage that makes its worker take at most `BUDGET` packets in a millisecond, if the worker has the port.
+/// A stage that makes its worker take at most `BUDGET` packets in a millisecond, if the worker has
+/// the port.
 struct Slow(bool);
 
 impl Stage for Slow {
@@ -123,7 +125,8 @@ impl Stage for Slow {
     }
 }
 
-/// Each of two workers takes less than half of what comes; all flows are ordered to one and to the other in turn.
+/// Each of two workers takes less than half of what comes; all flows are ordered to one and to the
+/// other in turn.
 #[test]
 fn flows_of_a_device_leave_an_overloaded_worker_in_order_and_none_of_their_packets_is_lost_inside()
 {

@@ -1,5 +1,5 @@
-//! Four adapters, as in post 003, each served on its own given CPU; and one wire between adapters with two queues,
-//! served by two workers.
+//! Four adapters, as in post 003, each served on its own given CPU; and one wire between adapters
+//! with two queues, served by two workers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -197,8 +197,8 @@ fn send_flows(rounds: u64) {
     }
 }
 
-/// Receives the datagrams until none arrives for a second; returns their number, and the number of those that arrived
-/// after a later one of their flow.
+/// Receives the datagrams until none arrives for a second; returns their number, and the number of
+/// those that arrived after a later one of their flow.
 fn receive_flows(socket: &UdpSocket) -> (u64, u64) {
     let (mut last, mut came, mut late) = (HashMap::new(), 0, 0);
     let mut bytes = [0; 8];

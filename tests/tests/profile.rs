@@ -1,4 +1,5 @@
-//! `linerate profile record` on a forwarder that carries packets, on a stripped program, and on one that ends.
+//! `linerate profile record` on a forwarder that carries packets, on a stripped program, and on one
+//! that ends.
 
 use std::fs;
 use std::path::Path;

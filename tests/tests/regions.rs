@@ -24,8 +24,8 @@ fn path(from: &str, to: &str) -> (Worker, Pool, Stats) {
     (engine.into_workers().remove(0), pool, stats)
 }
 
-/// Forwards packets from one port to another in timed turns; returns the number of turns, their timing and the
-/// counts.
+/// Forwards packets from one port to another in timed turns; returns the number of turns, their
+/// timing and the counts.
 fn timed(from: &str, to: &str) -> (u64, Timing, Stats) {
     let (mut worker, pool, stats) = path(from, to);
     let (mut masked, mut armed) = (Region::new("turn"), Region::new("park"));
@@ -79,8 +79,8 @@ fn in_the_model_a_section_with_interrupts_masked_takes_what_its_registers_take()
 
 #[test]
 fn in_the_model_a_section_that_begins_with_an_irq_takes_what_its_flushing_reads_take() {
-    // Each packet wakes the worker. The program sleeps on the worker's descriptor, so that the turn after the sleep
-    // begins with the irq.
+    // Each packet wakes the worker. The program sleeps on the worker's descriptor, so that the turn
+    // after the sleep begins with the irq.
     let from = "gen:,count=500,rate=5kpps,burst=1,toll=0ns/20us";
     let (mut worker, pool, stats) = path(from, "sink:");
     let mut masked = Region::new("turn");

@@ -1,5 +1,5 @@
-//! Superframes of a kernel at another kernel: those of UDP keep the boundaries of their datagrams, and
-//! those of TCP the marks by which a discipline reports congestion.
+//! Superframes of a kernel at another kernel: those of UDP keep the boundaries of their datagrams,
+//! and those of TCP the marks by which a discipline reports congestion.
 
 use std::net::UdpSocket;
 
@@ -71,8 +71,8 @@ fn exchange(sender: &UdpSocket, receiver: &UdpSocket, round: usize) {
     }
 }
 
-/// Sends superframes of UDP across a join of these two ports; returns the report, and the number of packets in which
-/// the eastern kernel received [`DATAGRAMS`].
+/// Sends superframes of UDP across a join of these two ports; returns the report, and the number of
+/// packets in which the eastern kernel received [`DATAGRAMS`].
 fn carry(west: &str, east: &str) -> Result<(Report, u64), String> {
     if kernel::version() < Some((6, 2)) {
         return Err("before Linux 6.2 a packet socket gets no superframes of UDP".into());

@@ -27,8 +27,8 @@ fn counts(summary: &str) -> BTreeMap<String, u64> {
     summary.lines().filter_map(row).filter(|(name, _)| name != "total").collect()
 }
 
-/// Sends [`PACKETS`] by `port` in the middle under strace; returns the number of calls by name, and the port's own
-/// count of doorbells. Returns `None` if strace cannot trace.
+/// Sends [`PACKETS`] by `port` in the middle under strace; returns the number of calls by name, and
+/// the port's own count of doorbells. Returns `None` if strace cannot trace.
 fn sent_by(hosts: &Hosts, port: &str) -> Option<(BTreeMap<String, u64>, u64)> {
     let folder = Folder::new();
     let summary = folder.path("calls");

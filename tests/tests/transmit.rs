@@ -22,8 +22,9 @@ const FIFO_ANSWERS: usize = 50;
 /// Fewest answers with fq_codel, in which a ping has a queue of its own.
 const FQ_CODEL_ANSWERS: usize = 190;
 
-/// Returns the sorted round trip times in milliseconds of pings next to eight TCP streams that fill a link of 10
-/// Mbit/s. The streams are sent in superframes, each of which would take up to 50 ms on such a link.
+/// Returns the sorted round trip times in milliseconds of pings next to eight TCP streams that fill
+/// a link of 10 Mbit/s. The streams are sent in superframes, each of which would take up to 50 ms
+/// on such a link.
 fn round_trips(qdisc: &str) -> Result<Vec<f64>, String> {
     let hosts = Hosts::new()?;
     let ports = ["packet:w0,shape=10Mbit", &format!("packet:e0,shape=10Mbit,{qdisc}")];
@@ -71,7 +72,8 @@ fn fq_codel_keeps_pings_short_beside_streams_that_fill_the_wire() {
     panic!("answers and p99 of a ping in ms, fifo and fq_codel: {seen:?}");
 }
 
-/// Returns a namespace in which `v1` drops what is longer than 1400 bytes, and `v0` sends up to 1500.
+/// Returns a namespace in which `v1` drops what is longer than 1400 bytes, and `v0` sends up to
+/// 1500.
 fn narrow() -> Result<Netns, String> {
     let netns = Netns::new()?;
     netns.try_ip("link add dev v0 type veth peer name v1")?;
@@ -101,8 +103,9 @@ fn kernel_takes_long_frame(name: &str) -> bool {
     sent > 0
 }
 
-/// With a cap of one, a `packet` port learns nothing from packets behind one that the kernel always refuses, and gives
-/// it up after 2 s. The worker sleeps until each attempt, and serves its other wire.
+/// With a cap of one, a `packet` port learns nothing from packets behind one that the kernel always
+/// refuses, and gives it up after 2 s. The worker sleeps until each attempt, and serves its other
+/// wire.
 #[test]
 fn packet_that_is_always_refused_holds_up_its_own_wire_and_not_the_worker() {
     or_skip!(narrow()).run(|| {

@@ -31,8 +31,8 @@ struct Run {
 }
 
 impl Run {
-    /// Starts `linerate WORDS --control PATH` with a path in a folder of its own, and waits until its control socket
-    /// accepts a connection.
+    /// Starts `linerate WORDS --control PATH` with a path in a folder of its own, and waits until
+    /// its control socket accepts a connection.
     fn start(words: &str, start: impl FnOnce(Command) -> Process) -> Run {
         let folder = Folder::new();
         let run = Run::start_at(folder.path("x.sock").into(), words, start);
@@ -188,7 +188,8 @@ fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
     let hosts = or_skip!(Hosts::new());
     let start = |command| hosts.middle.start(command);
     let run = Run::start("forward gen:,burst=64,rate=20kpps packet:e0,tx_batch=64", start);
-    // Each call that sent packets rang one doorbell: if the counts differ, the reading mixes two reports.
+    // Each call that sent packets rang one doorbell: if the counts differ, the reading mixes two
+    // reports.
     let reading = |words: &str| {
         until(words, SOON, || {
             let read = run.fresh("e0");

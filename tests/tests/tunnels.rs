@@ -1,5 +1,5 @@
-//! Packets of a kernel in a tunnel (VXLAN, Geneve, GRE), of which it leaves checksums and cuts to a device: they arrive
-//! at another kernel with right bytes.
+//! Packets of a kernel in a tunnel (VXLAN, Geneve, GRE), of which it leaves checksums and cuts to a
+//! device: they arrive at another kernel with right bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -21,15 +21,16 @@ const INNER_WEST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const INNER_EAST: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 /// Number of bytes that are sent by TCP in each direction.
 const LEN: usize = 1_000_000;
-/// Lengths of datagrams: the shortest, odd ones, the longest in one packet of VXLAN over IPv4, and one of several
-/// fragments, whose outer checksum the sender leaves unfinished.
+/// Lengths of datagrams: the shortest, odd ones, the longest in one packet of VXLAN over IPv4, and
+/// one of several fragments, whose outer checksum the sender leaves unfinished.
 const DATAGRAMS: [usize; 6] = [1, 2, 333, 1000, 1422, 3001];
-/// Length of a datagram of a superframe, number of bytes of one: 40 datagrams, and a shorter one; and number of
-/// superframes.
+/// Length of a datagram of a superframe, number of bytes of one: 40 datagrams, and a shorter one;
+/// and number of superframes.
 const DATAGRAM: usize = 1200;
 const SUPERFRAME: usize = 40 * DATAGRAM + 500;
 const SUPERFRAMES: usize = 20;
-/// Counts of a kernel that stay 0 while all headers and checksums are right, those of the tunnel, too.
+/// Counts of a kernel that stay 0 while all headers and checksums are right, those of the tunnel,
+/// too.
 const ERRORS: [&str; 5] =
     ["IpInHdrErrors", "IpExtInCsumErrors", "TcpInCsumErrors", "UdpInErrors", "UdpInCsumErrors"];
 /// Those of a tunnel over IPv6.
@@ -37,7 +38,8 @@ const ERRORS6: [&str; 3] = ["Ip6InHdrErrors", "Udp6InErrors", "Udp6InCsumErrors"
 /// Message of `ip` where the kernel has no tunnel of a kind.
 const NO_TUNNEL: &str = "Error: Unknown device type.";
 
-/// The arguments of `ip link add`, in which `LOCAL` and `REMOTE` stand for addresses, and true if these are of IPv6.
+/// The arguments of `ip link add`, in which `LOCAL` and `REMOTE` stand for addresses, and true if
+/// these are of IPv6.
 type Tunnel<'a> = (&'a str, bool);
 
 const VXLAN: &str = "type vxlan id 7 local LOCAL remote REMOTE dev eth0";
@@ -101,7 +103,8 @@ fn exchange(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) {
     }
 }
 
-/// Sends superframes of UDP, one after another, and compares their datagrams, which may arrive in any order.
+/// Sends superframes of UDP, one after another, and compares their datagrams, which may arrive in
+/// any order.
 fn exchange_superframes(from: &Netns, to: &Netns, source: Ipv4Addr, target: Ipv4Addr) {
     let (sender, receiver) = sockets(from, to, source, target);
     send_in_superframes(&sender, DATAGRAM);
@@ -130,7 +133,8 @@ fn end(hosts: &Hosts, forward: Forward, is_v6: bool) -> Report {
     report
 }
 
-/// Sends TCP and UDP in both directions in a tunnel across a join of these two ports; returns the report.
+/// Sends TCP and UDP in both directions in a tunnel across a join of these two ports; returns the
+/// report.
 fn carry(west: &str, east: &str, tunnel: Tunnel) -> Result<Report, String> {
     let (hosts, forward) = join(west, east, tunnel)?;
     exchange(&hosts.west, &hosts.east, INNER_WEST, INNER_EAST);
@@ -241,7 +245,8 @@ fn mac_of(host: &Netns) -> Mac {
     Mac(bytes.try_into().expect("six bytes"))
 }
 
-/// Joins a host without a tunnel, whose packets a stage of this process puts into VXLAN, with one whose kernel has it.
+/// Joins a host without a tunnel, whose packets a stage of this process puts into VXLAN, with one
+/// whose kernel has it.
 fn through_a_stage(ports: [&str; 2], is_v6: bool) -> Result<(), String> {
     let hosts = Hosts::new()?;
     let [src, dst]: [IpAddr; 2] = match is_v6 {

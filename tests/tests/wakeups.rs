@@ -1,8 +1,8 @@
 //! No wake-up is lost: a program that sleeps on a queue's descriptor as documented wakes up.
 //!
-//! A sender sends bursts with random pauses; sender and receiver sleep only on their descriptors, by
-//! poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last until
-//! its time-out.
+//! A sender sends bursts with random pauses; sender and receiver sleep only on their descriptors,
+//! by poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last
+//! until its time-out.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl Sender {
         }
     }
 
-    /// Waits so that a receiver without CPU time is not overrun; a receiver that lost a wake-up fails
-    /// by its own timeout.
+    /// Waits so that a receiver without CPU time is not overrun; a receiver that lost a wake-up
+    /// fails by its own timeout.
     fn hold_back(&self) {
         let deadline = Instant::now() + 3 * LOST;
         while self.sent - self.arrived.load(Ordering::Relaxed) > AHEAD_MAX {

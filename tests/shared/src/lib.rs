@@ -1,4 +1,5 @@
-//! Parts that the tests of several crates share: reasons to skip, network namespaces, folders, bounded polling.
+//! Parts that the tests of several crates share: reasons to skip, network namespaces, folders,
+//! bounded polling.
 //!
 //! Only development dependencies name this crate, so nothing that ships has it. It depends on
 //! `linerate-sys` alone, so that the tests of every crate can use it.

@@ -1,9 +1,10 @@
-//! Forwards between two ports with a fault that occurs only with batches: `planted IN OUT CAP none|core|driver
-//! ONE_IN`.
+//! Forwards between two ports with a fault that occurs only with batches: `planted IN OUT CAP
+//! none|core|driver ONE_IN`.
 //!
-//! The core's fault is a stage that loses packets; the driver's fault is a queue of OUT that reports lost packets as
-//! sent. The program ends at the end of its standard input, and prints the packets that the engine received, that its
-//! core dropped, and that it reports as sent by OUT. A guest runs it (`cargo xtask qemu triage`).
+//! The core's fault is a stage that loses packets; the driver's fault is a queue of OUT that
+//! reports lost packets as sent. The program ends at the end of its standard input, and prints the
+//! packets that the engine received, that its core dropped, and that it reports as sent by OUT. A
+//! guest runs it (`cargo xtask qemu triage`).
 
 use std::io;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Receives datagrams for a while in one of several ways, and prints what that cost as a line of JSON: a side of the
-//! experiment `receive` (`linerate lab run receive`).
+//! Receives datagrams for a while in one of several ways, and prints what that cost as a line of
+//! JSON: a side of the experiment `receive` (`linerate lab run receive`).
 //!
 //! ```text
 //! receive probe                                                says whether this machine can run it
@@ -9,8 +9,9 @@
 //!   ARRIVALS   even: the sender spins until each datagram is due; asleep: it sleeps, and sends what is due then
 //! ```
 //!
-//! One process sends on one CPU, another receives on the other; between them is a veth pair. Each datagram carries the
-//! time at which it left. The receiver's costs are those between the first datagram and the last.
+//! One process sends on one CPU, another receives on the other; between them is a veth pair. Each
+//! datagram carries the time at which it left. The receiver's costs are those between the first
+//! datagram and the last.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;

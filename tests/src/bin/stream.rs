@@ -1,5 +1,5 @@
-//! Exchanges a TCP stream between smoltcp and the kernel for a while, and prints what that cost as a line of JSON: a
-//! side of the experiment `smoltcp` (`linerate lab run smoltcp`).
+//! Exchanges a TCP stream between smoltcp and the kernel for a while, and prints what that cost as
+//! a line of JSON: a side of the experiment `smoltcp` (`linerate lab run smoltcp`).
 //!
 //! ```text
 //! stream probe                                                 says whether this machine can run it
@@ -9,8 +9,8 @@
 //!   WAY      down: smoltcp sends, the kernel receives; up: the other way
 //! ```
 //!
-//! smoltcp runs on one CPU, the program that uses the kernel's TCP on the other. All layers above the device are
-//! equal. The rate is what that program sent or received, from its connection on.
+//! smoltcp runs on one CPU, the program that uses the kernel's TCP on the other. All layers above
+//! the device are equal. The rate is what that program sent or received, from its connection on.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -84,7 +84,8 @@ fn window(device: &str, task: Task, netns: &Netns) -> Result<()> {
             netns.ip("link set s0 up");
         }
     }
-    // BBR, a default of some systems, sends at the rate that it has measured, and not as fast as it can.
+    // BBR, a default of some systems, sends at the rate that it has measured, and not as fast as it
+    // can.
     std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
     netns.ip(&format!("addr add {KERNEL}/24 dev k0"));
     netns.ip("link set k0 up");
@@ -104,8 +105,8 @@ fn window(device: &str, task: Task, netns: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Runs the stack until the kernel's end has finished; returns the bytes of the stream, its time, and the CPU time
-/// of this thread.
+/// Runs the stack until the kernel's end has finished; returns the bytes of the stream, its time,
+/// and the CPU time of this thread.
 fn run<D: phy::Device>(
     mut device: D,
     task: Task,

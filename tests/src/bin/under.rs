@@ -1,5 +1,6 @@
-//! Runs a program under one of the settings of a machine: `under SETTING PROGRAM [ARGUMENT ..]`. Without arguments it
-//! prints the names of the settings. `cargo xtask machines` names it to cargo as the runner of what cargo builds.
+//! Runs a program under one of the settings of a machine: `under SETTING PROGRAM [ARGUMENT ..]`.
+//! Without arguments it prints the names of the settings. `cargo xtask machines` names it to cargo
+//! as the runner of what cargo builds.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +23,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the program, and returns its exit code; 128 plus the number of the signal if a signal ended it, as shells do.
+/// Runs the program, and returns its exit code; 128 plus the number of the signal if a signal ended
+/// it, as shells do.
 fn run(name: &str, program: Vec<OsString>) -> Result<u8, String> {
     let setting = setting::named(name).ok_or_else(|| format!("no setting is called {name}"))?;
     let (program, args) = program.split_first().ok_or("name a program to run")?;

@@ -15,8 +15,8 @@ const REASONS: [ErrorKind; 3] =
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup with `settings`: of version 1 with `controller`, or of version 2. Each setting is the file of
-    /// version 1, the file of version 2 (none if empty) and the value.
+    /// Creates a cgroup with `settings`: of version 1 with `controller`, or of version 2. Each
+    /// setting is the file of version 1, the file of version 2 (none if empty) and the value.
     ///
     /// # Errors
     /// The reason to skip, if the machine has no such controller, or refuses it to this process.

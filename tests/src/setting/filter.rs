@@ -28,9 +28,11 @@ const fn refuse(errno: i32) -> libc::sock_filter {
     instruction(libc::BPF_RET, 0, libc::SECCOMP_RET_ERRNO | errno as u32)
 }
 
-/// Forbids this process and its children the system calls for BPF, performance counters and page faults.
+/// Forbids this process and its children the system calls for BPF, performance counters and page
+/// faults.
 ///
-/// Source: seccomp(2), its example; Docker's default profile refuses these to who has no CAP_SYS_ADMIN.
+/// Source: seccomp(2), its example; Docker's default profile refuses these to who has no
+///         CAP_SYS_ADMIN.
 pub(super) fn refuse_as_containers_do() -> std::io::Result<()> {
     filtered(&mut [
         CALL,
@@ -68,12 +70,15 @@ pub(super) fn refuse_ipv6() -> std::io::Result<()> {
     ])
 }
 
-/// Lets it have none of the system calls since Linux 5.12, of the advice of madvise(2) since 5.14, of the options of
-/// sockets since 5.14 and of AF_XDP's since 6.17, and of the names of memory since 5.17.
+/// Lets it have none of the system calls since Linux 5.12, of the advice of madvise(2) since 5.14,
+/// of the options of sockets since 5.14 and of AF_XDP's since 6.17, and of the names of memory
+/// since 5.17.
 ///
-/// A filter does not see what stands behind a pointer: the attributes of bpf(2), messages of netlink, the flags of a bind.
+/// A filter does not see what stands behind a pointer: the attributes of bpf(2), messages of
+/// netlink, the flags of a bind.
 ///
-/// Source: include/uapi of Linux 5.11 (asm-generic/unistd.h, mman-common.h, socket.h, linux/if_xdp.h, prctl.h).
+/// Source: include/uapi of Linux 5.11 (asm-generic/unistd.h, mman-common.h, socket.h,
+///         linux/if_xdp.h, prctl.h).
 pub(super) fn refuse_what_came_after_5_11() -> std::io::Result<()> {
     const FIRST_CALL: u32 = 442;
     const FIRST_ADVICE: u32 = 22;
