@@ -1,4 +1,5 @@
-//! Writes the man pages and the shells' completions of `linerate` into a folder: `linerate-dist FOLDER`.
+//! Writes the man pages and the shells' completions of `linerate` into a folder: `linerate-dist
+//! FOLDER`.
 //!
 //! A program of its own, so that neither the command nor `xtask` is built with what makes them.
 #![forbid(unsafe_code)]
