@@ -33,8 +33,8 @@ impl RingMap {
         self.byte(self.at.consumer).cast()
     }
 
-    /// Returns the address of the first descriptor: a [`Desc`] in receive and transmit rings, else
-    /// a `u64`.
+    /// Returns the address of the first descriptor: a [`Desc`](super::Desc) in receive and transmit
+    /// rings, else a `u64`.
     #[must_use]
     pub fn slots<T>(&self) -> *mut T {
         self.byte(self.at.desc).cast()
