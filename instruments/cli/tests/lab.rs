@@ -102,7 +102,7 @@ fn an_experiment_is_told_with_what_is_expected_and_by_whom() {
 fn a_file_of_ours_is_a_template_for_ones_own() {
     let scratch = Scratch::new();
     let toml = run("lab show skbinit --toml").out;
-    let file = scratch.file("mine.toml", toml.replace("id = \"skbinit\"", "id = \"mine\""));
+    let file = scratch.file("mine.toml", &toml.replace("id = \"skbinit\"", "id = \"mine\""));
     let told = run(&format!("lab show {file}"));
     assert_eq!(told.exit, Some(0), "{told:?}");
     assert!(told.out.starts_with("mine: "), "{}", told.out);
@@ -111,7 +111,7 @@ fn a_file_of_ours_is_a_template_for_ones_own() {
 #[test]
 fn a_setting_that_the_scenario_does_not_have_is_refused_before_anything_runs() {
     let scratch = Scratch::new();
-    let file = scratch.file("mine.toml", MINE.replace("program =", "programme ="));
+    let file = scratch.file("mine.toml", &MINE.replace("program =", "programme ="));
     let told = run(&format!("lab run {file} --dir {}", scratch.0.display()));
     refused(&told, 2, &["error[E-EXPERIMENT]", "mine.toml:"]);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "a run was begun");
@@ -181,7 +181,7 @@ fn commands_that_only_read_start_no_program() {
     let mine = MINE.replace("program = \"echo\"", &asks);
     // What it touches lies in the test's own folder.
     let touched = format!("args = [\"{}/touched\"]", scratch.0.display());
-    let file = scratch.file("mine.toml", mine.replace("args = [\"{}\"]", &touched));
+    let file = scratch.file("mine.toml", &mine.replace("args = [\"{}\"]", &touched));
     let dir = scratch.word("runs");
     let own = scratch.file("own.toml", MINE);
     let ran = run(&format!("lab run {own} --quick --dir {dir}"));
@@ -391,7 +391,7 @@ fn a_folder_with_a_name_that_is_not_utf_8_keeps_runs() {
 fn an_interrupted_run_is_kept_and_can_be_gone_on_with() {
     let scratch = Scratch::new();
     // So many pairs that it does not end by itself before it is interrupted.
-    let file = scratch.file("mine.toml", MINE.replace("looks = [6]", "looks = [6, 10000]"));
+    let file = scratch.file("mine.toml", &MINE.replace("looks = [6]", "looks = [6, 10000]"));
     let dir = scratch.0.join("runs");
     let words = format!("lab run {file} --only size=small --dir {}", dir.display());
     let mut command = command::command(&words);

@@ -84,7 +84,7 @@ fn a_capture_passes_unchanged_with_its_times() {
         .map(|i| (i, 999_000 + i, if i % 9 == 0 { &long[..] } else { &long[..60] }))
         .collect();
     for (big, nanos) in [(false, false), (false, true), (true, false), (true, true)] {
-        let source = scratch.file("in.pcap", classic(big, nanos, 1, &packets));
+        let source = scratch.file("in.pcap", &classic(big, nanos, 1, &packets));
         let copy = scratch.0.join("out.pcap");
         let pool = pool(1024);
         let mut from = Port::open_with(&format!("pcap:{source}"), &pool).unwrap();
@@ -204,7 +204,7 @@ fn blocks_without_packets_that_take_no_disk_keep_no_call_long() {
 #[test]
 fn a_packet_of_no_bytes_is_a_packet() {
     let scratch = Scratch::new();
-    let file = scratch.file("a.pcap", classic(true, true, 1, &[(0, 5, b""), (0, 6, b"x")]));
+    let file = scratch.file("a.pcap", &classic(true, true, 1, &[(0, 5, b""), (0, 6, b"x")]));
     let mut port = Port::open(&format!("pcap:{file}")).unwrap();
     assert_eq!(receive(&mut port), (vec![frame(5, b""), frame(6, b"x")], Health::Finished));
 }
@@ -243,7 +243,7 @@ fn kinds(capture: &[u8]) -> Vec<(u16, u32, usize)> {
 fn a_snapped_packet_keeps_its_original_length_from_capture_to_capture() {
     let scratch = Scratch::new();
     let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (2, 2, &[8; 1400])];
-    let file = scratch.file("a.pcap", classic(false, false, 1, &packets));
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
     assert_eq!(kinds(&copied(&scratch, &file, "")), [(1, 64, 60), (1, 1404, 1400)]);
 }
 
@@ -252,7 +252,7 @@ fn a_paced_capture_never_leaves_early_and_sleeps_between_its_packets() {
     let scratch = Scratch::new();
     let times = [0, 1, 30_000, 30_001, 60_000];
     let packets: Vec<_> = times.iter().map(|usecs| (9, *usecs, &b"packet"[..])).collect();
-    let file = scratch.file("a.pcap", classic(false, false, 1, &packets));
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
     for (factor, says) in [(1, "as captured"), (2, "2 times as fast as captured")] {
         let mut port = Port::open(&format!("pcap:{file},pace={factor}")).unwrap();
         assert_eq!(port.obtained().mode, format!("pcap file, copy, {says}"));
@@ -291,7 +291,7 @@ fn a_paced_stream_without_a_writer_is_slept_on_until_its_next_packet() {
 #[test]
 fn a_paced_capture_says_how_late_its_packets_were() {
     let scratch = Scratch::new();
-    let file = scratch.file("a.pcap", classic(false, false, 1, &[(1, 1, b"x"), (1, 2, b"y")]));
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &[(1, 1, b"x"), (1, 2, b"y")]));
     let spec = crate::parse(&format!("pcap:{file},pace=1")).unwrap();
     let pool = pool(4);
     let mut queue = super::read::open(&Config::of(&spec).unwrap(), &pool).unwrap();
@@ -309,7 +309,7 @@ fn a_paced_capture_says_how_late_its_packets_were() {
 fn a_paced_capture_with_snapped_packets_is_copied_as_it_is() {
     let scratch = Scratch::new();
     let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (1, 900, &[8; 1400])];
-    let file = scratch.file("a.pcap", classic(false, false, 1, &packets));
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
     let copy = copied(&scratch, &format!("{file},pace=10"), "");
     assert_eq!(kinds(&copy), [(1, 64, 60), (1, 1404, 1400)]);
     let times: Vec<u64> = read_all(&file).unwrap().iter().map(|frame| frame.stamp_ns).collect();
@@ -323,7 +323,7 @@ fn a_capture_of_another_link_type_is_copied_as_it_is() {
     let file = scratch.file("cooked.pcap", &cooked);
     assert_eq!(kinds(&copied(&scratch, &file, ",link=any")), [(113, 9, 5), (113, 10, 6)]);
     // An empty capture does not show which link type its packets would have had.
-    let file = scratch.file("empty.pcap", classic(true, false, 113, &[]));
+    let file = scratch.file("empty.pcap", &classic(true, false, 113, &[]));
     let empty = copied(&scratch, &file, ",link=any");
     assert!(kinds(&empty).is_empty() && empty.len() > 60, "it declares an interface");
 }

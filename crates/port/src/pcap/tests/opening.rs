@@ -45,7 +45,7 @@ fn examined(path: &str) -> Level {
 fn what_cannot_be_opened_says_why() {
     let scratch = Scratch::new();
     let folder = scratch.0.display().to_string();
-    let cooked = scratch.file("cooked.pcap", classic(false, false, 113, &[(1, 1, b"x")]));
+    let cooked = scratch.file("cooked.pcap", &classic(false, false, 113, &[(1, 1, b"x")]));
     let text = scratch.file("notes.txt", b"not a capture");
     let packed = scratch.file("a.pcap.gz", b"\x1f\x8b\x08\x00 and so on");
     let pool = pool(4);
@@ -159,7 +159,7 @@ fn former_capture_is_kept_until_the_port_is_used() {
 #[test]
 fn a_file_that_may_be_written_and_not_read_is_kept_and_the_error_says_so() {
     let scratch = Scratch::new();
-    let file = scratch.file("file", classic(true, false, 1, &[]));
+    let file = scratch.file("file", &classic(true, false, 1, &[]));
     fs::set_permissions(&file, Permissions::from_mode(0o200)).unwrap();
     let open = || Port::open_with(&format!("pcap:{file},write"), &pool(4)).unwrap_err();
     let e = unprivileged(open);
@@ -171,7 +171,7 @@ fn doctor_reports_files_and_folders_that_may_not_be_written() {
     let scratch = Scratch::new();
     let folder = scratch.0.display().to_string();
     let (empty, new) = (scratch.file("empty", b""), format!("{folder}/new"));
-    let full = scratch.file("full", classic(true, false, 1, &[]));
+    let full = scratch.file("full", &classic(true, false, 1, &[]));
     let levels = || unprivileged(|| [&empty, &full, &new].map(|path| examined(path)));
     let set_mode =
         |path: &str, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
