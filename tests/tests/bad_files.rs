@@ -132,7 +132,7 @@ fn file_that_is_no_capture_is_refused() {
     for (from, code, word) in [
         (folder.path("missing.pcap"), "E-FILE", "No such file"),
         (here, "E-FILE", "directory"),
-        (folder.file("empty", b""), "E-CAPTURE", "0 of 4"),
+        (folder.file("empty", b""), "E-CAPTURE", "it is empty"),
         (folder.file("text", b"hello, world\n"), "E-CAPTURE", "neither pcap nor pcapng"),
         (folder.file("zipped", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]), "E-CAPTURE", "neither"),
     ] {

@@ -100,7 +100,7 @@ mod tests {
         assert_eq!("1ms,frames=8".parse(), Ok(hold));
         for bad in ["", "0us", "250", "250us,", "250us,frames=0", "250us,frames=x", "frames=3"] {
             let e = bad.parse::<DeviceHold>().unwrap_err();
-            assert!(e.what.contains(bad) && e.fix.contains("off |"), "{bad}: {e}");
+            assert!(e.what.contains(bad) && e.fix == HOLD_FORMS, "{bad}: {e}");
         }
     }
 }

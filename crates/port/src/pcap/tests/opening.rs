@@ -57,7 +57,7 @@ fn what_cannot_be_opened_says_why() {
         (cooked, Code::Capture, "link type 113 (LINUX_SLL), not Ethernet"),
         (text, Code::Capture, "neither pcap nor pcapng"),
         (packed, Code::Capture, "1f 8b 08 00"),
-        ("/dev/null".into(), Code::Capture, "ends after 0 of 4 bytes"),
+        ("/dev/null".into(), Code::Capture, "it is empty"),
         ("/dev/full,write".into(), Code::File, "No space left"),
     ] {
         let e = Port::open_with(&format!("pcap:{port}"), &pool).unwrap_err();
