@@ -41,8 +41,8 @@ impl Port {
     /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it. [`Registry`]
     /// lists the drivers.
     ///
-    /// What one port receives and another sends is copied where the two have pools of their own:
-    /// for a forwarder, open the second by [`Port::open_with`] and the first one's
+    /// Packets that one port receives and another sends are copied if the two have pools of their
+    /// own: for a forwarder, open the second by [`Port::open_with`] and the first one's
     /// [`pool`](Port::pool).
     ///
     /// # Errors

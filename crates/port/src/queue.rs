@@ -92,8 +92,8 @@ impl Queue {
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order. A
     /// packet that a driver multiplies counts as its copies: the batch's length says what left.
     ///
-    /// What the device does not do is done first: a missing checksum is computed, a superframe is
-    /// cut. It counts as its segments, when they leave; those for which there is no room yet go
+    /// Work that the device does not do is done first: a missing checksum is computed, a superframe
+    /// is cut. It counts as its segments, when they leave; those for which there is no room yet go
     /// with the next call.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
         self.ops.xmit(&mut self.mem, batch)

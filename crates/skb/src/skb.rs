@@ -315,7 +315,7 @@ impl Skb<Unique> {
     /// nothing, if the headroom is too short, a peer can write the memory, or the bytes are shared
     /// and the pool has no frame for a copy.
     ///
-    /// What is left to the device stays with its header: [`Skb::offload`] counts from the new
+    /// Work that is left to the device stays with its header: [`Skb::offload`] counts from the new
     /// start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (meta, place) = self.parts()?;

@@ -118,7 +118,7 @@ pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     /// Creates an empty folder.
-    #[allow(clippy::new_without_default)]
+    #[expect(clippy::new_without_default, reason = "a default should not create a folder")]
     pub fn new() -> Scratch {
         let number = RandomState::new().build_hasher().finish();
         let path = std::env::temp_dir().join(format!("linerate-test-{number:x}"));

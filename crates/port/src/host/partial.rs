@@ -1,6 +1,6 @@
 //! Packets whose checksum is still to be computed, recognised by what stands in its place.
 //!
-//! Where hardware is to fill a checksum in, the kernel leaves the sum of the pseudo header there.
+//! The kernel leaves the sum of the pseudo header where hardware is to fill a checksum in.
 //! virtio says so in a header, which AF_XDP and a packet socket without that header do not have. A
 //! packet whose field holds just that sum is taken for unfinished. One of 65,536 finished packets
 //! holds it by chance: computed again, its checksum is the same, unless padding other than 0

@@ -11,8 +11,8 @@
 //! by one descriptor, and returns to the hot list when the peer is done with it. As server, and
 //! towards peers that are to see no more than what they get, packets are copied.
 //!
-//! What a peer may write, and what is believed of it: docs/adr/0012. docs/ports/memif.md has the
-//! options and limits.
+//! Trust: docs/adr/0012 says what a peer may write, and what is believed of it. Options and limits:
+//! docs/ports/memif.md.
 //!
 //! Source: memif protocol 2.0, as VPP, libmemif and DPDK speak it.
 
