@@ -47,7 +47,7 @@ impl Rx {
     /// Shape:  device -> out[len..len+n], n <= budget, in order. Without a free frame nothing is
     ///         read: packets wait in the interface's queue, which drops when it is full.
     /// Errors: none; a packet that was read and finds too few frames, or contradicts its header, is
-    ///         dropped with the reason.
+    ///         dropped with the reason, and so is one that the kernel could not deliver.
     /// Cost:   one syscall a packet, and one that finds nothing, or no frame; what is longer than a
     ///         frame is copied once more.
     pub fn receive(
@@ -84,9 +84,15 @@ impl Rx {
                         }
                     }
                 }
+                Err(Errno::INVAL | Errno::FAULT | Errno::IO) => {
+                    // The kernel took a packet and could not deliver it: another program changed
+                    // the length of the interface's offload headers.
+                    self.drained = false;
+                    mem.count_received(1);
+                    skb.discard(DropReason::MALFORMED);
+                }
                 Err(errno) => {
-                    // After any error, stop: polling the descriptor shows when there is more to
-                    // read.
+                    // Polling the descriptor shows when there is more to read.
                     self.drained = true;
                     self.put_back(mem, skb);
                     match errno {
@@ -187,11 +193,54 @@ fn packet_type(data: &[u8]) -> PacketType {
 
 #[cfg(test)]
 mod tests {
-    use linerate_skb::Pool;
+    use std::os::fd::AsRawFd;
+
+    use linerate_skb::{Offload, Pool};
+    use linerate_sys::netif::Interface;
+    use linerate_sys::tun::TapOffloads;
     use linerate_sys::vnet::F_NEEDS_CSUM;
 
     use super::*;
-    use crate::host::testing::{bytes, chains, ipv6};
+    use crate::host::testing::{
+        bytes, chains, eventually, in_netns, ip, ipv6, queue, send, stamped,
+    };
+
+    /// Sets the length of the interface's offload headers, as another program can that has a queue.
+    fn set_header_bytes(tap: &Tap, bytes: i32) {
+        let fd = tap.as_fd().as_raw_fd();
+        // SAFETY: TUNSETVNETHDRSZ reads an int at the address, which is borrowed for the call.
+        assert_eq!(unsafe { libc::ioctl(fd, libc::TUNSETVNETHDRSZ, &raw const bytes) }, 0);
+    }
+
+    #[test]
+    fn a_packet_that_the_kernel_could_not_deliver_is_counted_and_the_next_is_read() {
+        in_netns(|| {
+            let pool = Pool::builder().frames(32).build().unwrap();
+            let (mut mem, mut rx) = (pool.local(), Rx::new(true));
+            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            let mut link = Link::of_descriptor(Interface::open("t0").unwrap());
+            ip("link set t0 up");
+            let mut host = queue("packet:t0");
+            let mut out = Batch::with_capacity(32);
+            // The kernel's own packets, such as its search for routers, come at first.
+            set_header_bytes(&tap, 1 << 20);
+            send(&mut host, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
+            eventually(|| {
+                rx.receive(&tap, &mut link, &mut mem, &mut out, 32);
+                pool.ledger().dropped(DropReason::MALFORMED) >= 2
+            });
+            assert!(out.is_empty() && rx.drained);
+            set_header_bytes(&tap, VNET_HDR_BYTES as i32);
+            send(&mut host, &[stamped(3, 60)], Offload::NONE);
+            eventually(|| {
+                rx.receive(&tap, &mut link, &mut mem, &mut out, 32);
+                out.iter().any(|skb| bytes(skb) == stamped(3, 60))
+            });
+            let ledger = pool.ledger();
+            // The queue counts the packets that it hands out.
+            assert_eq!(ledger.received, ledger.dropped_total(), "{ledger}");
+        });
+    }
 
     #[test]
     fn a_checksum_behind_headers_of_several_frames_is_accepted_and_one_in_them_is_malformed() {
