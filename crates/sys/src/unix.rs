@@ -80,7 +80,7 @@ impl Listener {
             e => fail("bind")(e).fix("name a path in an existing directory that this user owns"),
         })?;
         let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
-        let file = file.map(|at| (path.to_owned(), inode(&at)));
+        let file = file.map(|at| (absolute(path), inode(&at)));
         let listener = Listener { fd, file };
         rustix::net::listen(&listener.fd, WAITING_MAX).map_err(fail("listen"))?;
         Ok(listener)
@@ -142,6 +142,19 @@ pub fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     let _ = pass_rights(&fd, false);
     rustix::net::connect(&fd, &address(path)?)?;
     Ok(fd)
+}
+
+/// Returns a path that names the same socket after the process has changed its working directory.
+/// It is `path` itself if the absolute one would be too long for a socket.
+#[must_use]
+pub fn lasting(path: &Path) -> PathBuf {
+    let lasting = if is_abstract(path) { path.to_owned() } else { absolute(path) };
+    if lasting.as_os_str().len() > PATH_BYTES_MAX { path.to_owned() } else { lasting }
+}
+
+/// Returns the absolute path, or `path` itself if the working directory cannot be read.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Makes a socket whose calls never block.

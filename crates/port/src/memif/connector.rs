@@ -2,11 +2,13 @@
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result, Trust};
 use linerate_sys::mem::Pages;
 use linerate_sys::seqpacket::Seqpacket;
+use linerate_sys::unix;
 use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
@@ -30,6 +32,8 @@ const FULL_INTERVAL: Duration = Duration::from_millis(5);
 /// The client's end of the socket, with its present connection.
 pub(super) struct Connector {
     pool: Pool,
+    /// The server's path, which the process's working directory does not change.
+    address: PathBuf,
     watch: WaitSet,
     state: State,
     /// The user of the last server, if the server was refused and its socket counts as that user's
@@ -57,7 +61,8 @@ impl Connector {
     pub fn new(config: &Config, pool: &Pool) -> Result<Connector> {
         check(config, pool)?;
         let (watch, state) = (WaitSet::new(0)?, State::Waiting(Instant::now()));
-        Ok(Connector { pool: pool.clone(), watch, state, refused: None })
+        let address = unix::lasting(&config.path);
+        Ok(Connector { pool: pool.clone(), address, watch, state, refused: None })
     }
 
     /// Connects to the server, if its user is allowed: no other server gets the secret or the
@@ -66,7 +71,7 @@ impl Connector {
     /// # Errors
     /// Why no connection was made.
     fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), Event> {
-        let socket = Seqpacket::connect(&turn.config.path).map_err(Event::Unreachable)?;
+        let socket = Seqpacket::connect(&self.address).map_err(Event::Unreachable)?;
         let channel = Channel(socket);
         let watched = match channel.check_peer(turn.config) {
             Ok(user) if turn.closer.is_full(Some(user), turn.waste) => Err(CLOSING.to_owned()),

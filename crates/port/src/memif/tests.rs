@@ -14,10 +14,13 @@ mod peer;
 mod races;
 mod waits;
 
+use std::env::set_current_dir;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Huge, Pages, Pool, Trust};
+use linerate_testing::Scratch;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
 use crate::conformance::{Case, Ends, Rig};
@@ -102,6 +105,26 @@ fn server_that_is_opened_again_waits_for_a_socket_that_is_closed_late() {
 }
 
 /// Returns the reason with which a server without options refuses a client with these options.
+#[test]
+fn a_relative_path_names_the_same_socket_after_a_change_of_the_working_directory() {
+    let (scratch, pool) = (Scratch::new(), Pool::builder().frames(256).build().unwrap());
+    let test = || {
+        // SAFETY: FS changes only which working directory this thread has; descriptors stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
+        set_current_dir(&scratch.0).unwrap();
+        let mut server = open("memif:m.sock,role=server", &pool);
+        let mut client = open("memif:m.sock,zerocopy=no", &pool);
+        set_current_dir("/").unwrap();
+        meet(&pool, &mut [&mut client, &mut server]);
+        drop(server);
+        assert!(!scratch.0.join("m.sock").exists(), "the socket is left behind");
+        let text = format!("memif:{},role=server", scratch.word("m.sock"));
+        let mut server = open(&text, &pool);
+        meet(&pool, &mut [&mut client, &mut server]);
+    };
+    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+}
+
 fn refused(pool: &Pool, client: &str) -> String {
     let name = name();
     let mut far = open(&format!("memif:{name},role=server"), pool);
