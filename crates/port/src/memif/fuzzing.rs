@@ -262,7 +262,7 @@ impl Us {
     fn work_beside(&mut self, memory: &PeerMemory, steps: &[[u8; 4]]) -> bool {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let peer = scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     steps.iter().filter(|step| step[0] % 8 > 2).for_each(|s| write(memory, *s));
                 }
@@ -270,6 +270,9 @@ impl Us {
             let mut ours = (0..4).flat_map(|_| steps.iter().filter(|step| step[0] % 8 < 3));
             let lied = ours.any(|step| self.work(*step).is_err());
             done.store(true, Ordering::Relaxed);
+            // A scope does not wait for the end of a thread's destructors, whose memory a fuzzer
+            // would report as lost.
+            peer.join().expect("the peer's thread panicked");
             lied
         })
     }
