@@ -9,7 +9,7 @@ pub(crate) const CE: u8 = 3;
 
 /// Sets the mark "congestion experienced" in the IP packet in `frame`, and updates an IPv4 header's
 /// checksum; returns false, and changes nothing, if its transport does not support ECN, or `frame`
-/// has no IP packet.
+/// has no IP packet. A packet that has the mark is unchanged.
 ///
 /// Source: RFC 3168 section 5 (code points), RFC 1624 (checksum).
 #[must_use = "a packet that cannot be marked has to be dropped"]
@@ -18,8 +18,10 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
     let (ether_type, ip) = (eth.ether_type(), eth.payload_mut());
     match ether_type {
         EtherType::IPV4 if ip.len() >= IPV4_BYTES && ip[0] >> 4 == 4 => {
-            if ip[1] & CE == NOT_ECT {
-                return false;
+            match ip[1] & CE {
+                NOT_ECT => return false,
+                CE => return true,
+                _ => {}
             }
             let word = |ip: &[u8], at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
             let (old, check) = (word(ip, 0), word(ip, 10));
@@ -57,8 +59,14 @@ mod tests {
             let ip = ipv4(&frame).unwrap();
             assert_eq!((ip.dscp(), ip.ecn()), (46, if ecn == 0 { 0 } else { 3 }));
             assert!(ip.checksum_ok() && udp(&frame).unwrap().checksum_ok());
-            assert!(ecn != 0 || frame == before);
+            assert!(![0, 3].contains(&ecn) || frame == before);
         }
+        // A checksum of 0xffff is no sender's; it stays, too.
+        let mut frame = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"hi");
+        frame[15] = CE;
+        frame[24..26].fill(0xff);
+        let before = frame.clone();
+        assert!(mark_ce(&mut frame) && frame == before);
         let mut frame = udp6_frame(b"hi");
         assert!(mark_ce(&mut frame));
         let ip = ipv6(&frame).unwrap();

@@ -246,7 +246,8 @@ impl HeadMut<'_> {
         };
         match (ecn_outside, ecn_inside) {
             (CE, 0) => return Err(Malformed::Congestion),
-            (CE, _) | (1, 2) => inner.set_ecn(ecn_outside),
+            (CE, 1 | 2) | (1, 2) => inner.set_ecn(ecn_outside),
+            // A mark that is set again would change a checksum of 0xffff to 0.
             _ => {}
         }
         let spare = inner_at - eth;

@@ -102,6 +102,18 @@ fn options_and_extension_headers_of_the_inner_packet_count_to_its_length() {
 }
 
 #[test]
+fn a_packet_that_has_the_mark_of_congestion_comes_out_of_a_tunnel_as_it_went_in() {
+    let (mut frame, room) = tunnelled(false, false);
+    HeadMut::new(&mut frame, 0).pop_ip().unwrap();
+    frame[room + 15] |= 3;
+    frame[room + 24..room + 26].fill(0xff);
+    let before = frame[room..].to_vec();
+    HeadMut::new(&mut frame, 0).push_ipv4(SRC, DST, Protocol::IPIP).unwrap();
+    assert_eq!(HeadMut::new(&mut frame, 0).pop_ip(), Ok(room));
+    assert_eq!(frame[room..], before);
+}
+
+#[test]
 fn a_popped_tag_is_not_read_from_the_addresses() {
     // The last four bytes of the sender's address would be read as a tag after the pop.
     let mut frame = [2, 0, 0, 0, 0, 1, 2, 0, 0x81, 0, 0x0f, 0xff].to_vec();
