@@ -36,6 +36,66 @@ const TUNNEL_V6_UDP: u16 = 54;
 /// [`Reshape::push_vlan`], [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of
 /// it, so they move it into the bytes first. The headers of [`Reshape::push_ipv4`] and
 /// [`Reshape::push_ipv6`] lie inside it, so they leave it in the metadata.
+///
+/// A header for which there is no method is pushed and pulled as bytes. This puts IP packets into
+/// UDP datagrams, without their Ethernet headers, and takes them out again:
+///
+/// ```
+/// # mod linerate {
+/// #     pub use linerate_port::Views; pub use linerate_skb::{DropReason, Pool, Skb};
+/// #     pub use linerate_wire as wire;
+/// # }
+/// use linerate::wire::{EtherType, Mac, UdpEnds};
+/// use linerate::{DropReason, Skb, Views};
+///
+/// fn into_udp(skb: &mut Skb, ends: &UdpEnds, mtu: usize) -> Result<(), DropReason> {
+///     skb.ip()?; // ARP stays outside
+///     let ip_bytes = skb.eth()?.payload().len();
+///     let eth_bytes = skb.data().len() - ip_bytes; // with VLAN tags
+///     if !skb.is_linear() || ip_bytes + ends.header_bytes() - 14 > mtu {
+///         return Err(DropReason::TOO_LONG); // an MTU does not count Ethernet's 14
+///     }
+///     skb.complete_checksum()?; // refuses superframes; the new checksum covers this one
+///     skb.push(ends.header_bytes() - eth_bytes).ok_or(DropReason::TOO_LONG)?;
+///     Ok(ends.write(skb.data_mut())?)
+/// }
+///
+/// fn out_of_udp(skb: &mut Skb, src: Mac, dst: Mac) -> Result<(), DropReason> {
+///     let udp = skb.udp()?;
+///     let ether_type = match udp.payload().first().map(|byte| byte >> 4) {
+///         Some(4) => EtherType::IPV4,
+///         Some(6) => EtherType::IPV6,
+///         _ => return Err(DropReason::UNWANTED),
+///     };
+///     let outer_bytes = skb.len() - udp.payload().len() - udp.behind();
+///     let mut eth = [0; 14];
+///     eth[..6].copy_from_slice(&dst.0);
+///     eth[6..12].copy_from_slice(&src.0);
+///     eth[12..].copy_from_slice(&ether_type.0.to_be_bytes());
+///     let is_written = skb.pull(outer_bytes - 14) && skb.copy_from(0, &eth) == 14;
+///     is_written.then_some(()).ok_or(DropReason::NO_FRAME)
+/// }
+/// # let mut local = linerate::Pool::builder().frames(64).build().unwrap().local();
+/// # let ends = |src: &str, dst: &str| UdpEnds {
+/// #     src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]),
+/// #     src: src.parse().unwrap(), dst: dst.parse().unwrap(),
+/// # };
+/// # for [src, dst] in [["10.0.0.1:1", "10.0.0.2:2"], ["[fd00::1]:1", "[fd00::2]:2"]] {
+/// #     let mut inner = vec![7; 200];
+/// #     ends(src, dst).write(&mut inner).unwrap();
+/// #     for outer in [ends("192.0.2.1:3", "192.0.2.2:4"), ends("[fd00::3]:3", "[fd00::4]:4")] {
+/// #         let mut skb = local.alloc_copy(&inner).unwrap();
+/// #         let bytes = 200 + outer.header_bytes() - 28;
+/// #         assert_eq!(into_udp(&mut skb, &outer, bytes - 1), Err(DropReason::TOO_LONG));
+/// #         into_udp(&mut skb, &outer, bytes).unwrap();
+/// #         assert_eq!(skb.len(), bytes + 14);
+/// #         assert_eq!(skb.udp().unwrap().dst_addr(), outer.dst);
+/// #         assert!(skb.udp().unwrap().checksum_ok());
+/// #         out_of_udp(&mut skb, Mac([2; 6]), Mac([4; 6])).unwrap();
+/// #         assert_eq!(skb.data(), &inner[..]);
+/// #     }
+/// # }
+/// ```
 pub trait Reshape {
     /// Adds `tag` as the outermost VLAN tag.
     ///
