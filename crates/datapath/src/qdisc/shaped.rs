@@ -44,6 +44,37 @@ const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 /// }
 /// # }
 /// ```
+///
+/// A loop that limits both directions receives from both shaped ports, so it opens neither with
+/// `write`. It sleeps until the first of both disciplines has something to send:
+///
+/// ```no_run
+/// # use std::time::Instant;
+/// # mod linerate {
+/// #     pub use linerate_datapath::*; pub use linerate_port::{Port, wait_any};
+/// #     pub use linerate_skb::{Batch, Pool};
+/// # }
+/// # use linerate::qdisc::{FlowTbf, Key, Shaped};
+/// # use linerate::{Batch, Pool, Port, wait_any};
+/// # fn main() -> linerate::Result<()> {
+/// // One pool, so that packets pass without a copy.
+/// let pool = Pool::builder().frames(65_536).build()?;
+/// let limit = |key| FlowTbf::new(key, 10_000_000, 65_536, 100_000);
+/// let mut lan = Shaped::new(Port::open_with("xdp:lan0", &pool)?, limit(Key::DstIp));
+/// let mut wan = Shaped::new(Port::open_with("xdp:wan0", &pool)?, limit(Key::SrcIp));
+/// let mut batch = Batch::with_capacity(64);
+/// loop {
+///     let now = Instant::now();
+///     let time = [lan.timeout(now), wan.timeout(now)].into_iter().flatten().min();
+///     wait_any(&mut [lan.port(), wan.port()], time)?;
+///     let now = Instant::now();
+///     lan.port().rx(&mut batch);
+///     wan.xmit(&mut batch, now); // takes the whole batch
+///     wan.port().rx(&mut batch);
+///     lan.xmit(&mut batch, now);
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Shaped<Q: Qdisc> {
     port: Port,
