@@ -272,8 +272,9 @@ impl Port {
     ///
     /// # Errors
     /// Those of a device that has failed for good, each time, and those of poll(2). A device that
-    /// goes down may come back: true, once, so that the program looks at [`Port::health`]; then
-    /// this call sleeps.
+    /// goes down may come back: true, so that the program looks at [`Port::health`]. While it is
+    /// down, each of the port's checks whether it is up again, about ten a second, may end this
+    /// call with true, too, though there are no packets.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
@@ -329,6 +330,47 @@ impl Port {
 
     /// Returns the health of the port: the worst health of its queues, and finished only if all of
     /// them are finished.
+    ///
+    /// A port of an interface that goes down works again once the interface is up; one of an
+    /// interface that is deleted has failed, and the program opens it again:
+    ///
+    /// ```no_run
+    /// # mod linerate { pub use linerate_port::*; pub use linerate_skb::Batch; }
+    /// use linerate::{Batch, Code, Health, Port};
+    /// use std::time::Duration;
+    ///
+    /// fn receive(text: &str) -> linerate::Result<()> {
+    ///     let mut batch = Batch::with_capacity(64);
+    ///     'open: loop {
+    ///         let mut port = match Port::open(text) {
+    ///             Ok(port) => port,
+    ///             Err(error) if matches!(error.code, Code::NoDevice | Code::DeviceDown) => {
+    ///                 std::thread::sleep(Duration::from_secs(1));
+    ///                 continue;
+    ///             }
+    ///             Err(error) => return Err(error),
+    ///         };
+    ///         let mut is_down = false;
+    ///         loop {
+    ///             match port.wait(None) {
+    ///                 Ok(true) => {}
+    ///                 Ok(false) => return Ok(()), // a waker was used, or a source has ended
+    ///                 Err(error) if matches!(error.code, Code::NoDevice) => continue 'open,
+    ///                 Err(error) => return Err(error),
+    ///             }
+    ///             let health = port.health();
+    ///             let was_down = std::mem::replace(&mut is_down, matches!(health, Health::Down(_)));
+    ///             match health {
+    ///                 Health::Down(error) if !was_down => eprintln!("{error}"),
+    ///                 _ => {}
+    ///             }
+    ///             port.rx(&mut batch);
+    ///             batch.clear();
+    ///         }
+    ///     }
+    /// }
+    /// # receive("packet:eth0").unwrap();
+    /// ```
     #[must_use]
     pub fn health(&self) -> Health {
         Health::worst(self.queues.iter().map(Queue::health))
