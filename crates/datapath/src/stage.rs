@@ -176,7 +176,7 @@ impl<'a> StageContext<'a> {
 }
 
 /// A function that creates a stage for each worker.
-pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage>>;
+pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage> + Send>;
 
 /// The stage that sends packets without a verdict to the other end of their wire.
 #[derive(Debug, Default)]

@@ -18,7 +18,8 @@ use crate::plan;
 use crate::ports::{Named, Planned};
 
 /// A function that wraps a queue, called with the queue's number within its port.
-pub(crate) type Around = Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>>;
+pub(crate) type Around =
+    Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>> + Send>;
 
 /// The counters below a port's wrappers: one for each queue if the port is an end of a pair,
 /// otherwise none.

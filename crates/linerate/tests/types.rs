@@ -12,6 +12,7 @@ fn is_sync<T: Sync>() {}
 fn owners_move_between_threads() {
     is_send::<Batch>();
     is_send::<Engine>();
+    is_send::<EngineBuilder>();
     is_send::<Local>();
     is_send::<Pacer>();
     is_send::<PendingOrder>();

@@ -11,7 +11,8 @@ use crate::steer::Steering;
 use crate::tx_batch::TxBatch;
 use crate::wrapping::Around;
 
-/// Describes an engine: its ports, wires, stages and settings.
+/// Describes an engine: its ports, wires, stages and settings. It can move to another thread and be
+/// built there.
 pub struct EngineBuilder {
     pub(super) drivers: Registry,
     pub(super) ports: Vec<(String, String)>,
@@ -203,7 +204,7 @@ impl EngineBuilder {
     pub fn wrap(
         mut self,
         port: &str,
-        wrap: impl FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>> + 'static,
+        wrap: impl FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>> + Send + 'static,
     ) -> Self {
         self.wraps.push((port.into(), Box::new(wrap)));
         self
@@ -218,7 +219,7 @@ impl EngineBuilder {
     #[must_use]
     pub fn stage<S: Stage + 'static>(
         mut self,
-        mut make: impl FnMut(&mut StageContext<'_>) -> S + 'static,
+        mut make: impl FnMut(&mut StageContext<'_>) -> S + Send + 'static,
     ) -> Self {
         self.reads_exported &= S::reads_exported();
         let maker: Maker = Box::new(move |cx| Box::new(make(cx)));
