@@ -1,7 +1,35 @@
 //! Durations, rates, sizes and counts as people write them. An unknown unit is an error.
 
+use std::error::Error;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+/// The error of a text that is no duration, rate, size or count. It displays the reason, with what
+/// would be right: `'10' needs a unit: ns us ms s m h`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError(String);
+
+impl ParseError {
+    pub(crate) fn new(why: impl Into<String>) -> ParseError {
+        ParseError(why.into())
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for ParseError {}
+
+/// Returns the reason, so that a parser of a program's own whose error is a text can use `?`.
+impl From<ParseError> for String {
+    fn from(e: ParseError) -> String {
+        e.0
+    }
+}
 
 /// A packet rate, given in packets or in bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,16 +67,25 @@ impl fmt::Display for Rate {
     }
 }
 
+impl FromStr for Rate {
+    type Err = ParseError;
+
+    /// Parses a rate as [`rate`] does.
+    fn from_str(text: &str) -> Result<Rate, ParseError> {
+        rate(text)
+    }
+}
+
 /// Greatest count, which a floating-point number also represents.
 const COUNT_MAX: u64 = 1 << 53;
 
 /// Splits `10ms` into 10 and `ms`.
-fn split(text: &str) -> Result<(f64, &str), String> {
+fn split(text: &str) -> Result<(f64, &str), ParseError> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     match number.parse::<f64>() {
         Ok(n) if n.is_finite() => Ok((n, unit)),
-        _ => Err(format!("'{text}' does not start with a number")),
+        _ => Err(ParseError(format!("'{text}' does not start with a number"))),
     }
 }
 
@@ -56,18 +93,18 @@ fn split(text: &str) -> Result<(f64, &str), String> {
 const RATES: &str = "pps kpps Mpps bps Mbps Gbps";
 
 /// Returns the error for a `unit` that is missing or not one of `units`.
-fn no_unit(text: &str, unit: &str, units: &str) -> String {
+fn no_unit(text: &str, unit: &str, units: &str) -> ParseError {
     if unit.is_empty() {
-        return format!("'{text}' needs a unit: {units}");
+        return ParseError(format!("'{text}' needs a unit: {units}"));
     }
-    format!("'{unit}' is not a unit: {units}")
+    ParseError(format!("'{unit}' is not a unit: {units}"))
 }
 
 /// Parses a duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
 ///
 /// # Errors
 /// Says which units there are.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, ParseError> {
     let (n, unit) = split(text)?;
     let scale = match unit {
         "h" => 3600.0,
@@ -78,14 +115,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "ns" => 1e-9,
         _ => return Err(no_unit(text, unit, "ns us ms s m h")),
     };
-    Duration::try_from_secs_f64(n * scale).map_err(|_| format!("'{text}' is too long"))
+    Duration::try_from_secs_f64(n * scale).map_err(|_| ParseError(format!("'{text}' is too long")))
 }
 
 /// Parses a rate: `1.5Mpps`, `800kpps`, `4Gbps`, `100Mbps`.
 ///
 /// # Errors
 /// Says which units there are.
-pub fn rate(text: &str) -> Result<Rate, String> {
+pub fn rate(text: &str) -> Result<Rate, ParseError> {
     let (n, unit) = split(text)?;
     let (prefix, kind): (_, fn(f64) -> Rate) = match (unit.strip_suffix("pps"), unit) {
         (Some(prefix), _) => (prefix, Rate::Pps),
@@ -102,7 +139,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         _ => return Err(no_unit(text, unit, RATES)),
     };
     if n <= 0.0 {
-        return Err(format!("'{text}' is not a rate: it must be above 0"));
+        return Err(ParseError(format!("'{text}' is not a rate: it must be above 0")));
     }
     Ok(kind(n * scale))
 }
@@ -111,14 +148,14 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 ///
 /// # Errors
 /// Says what a count is.
-pub fn count(text: &str) -> Result<u64, String> {
+pub fn count(text: &str) -> Result<u64, ParseError> {
     let (_, unit) = split(text)?;
     let zeros = match unit {
         "" => 0,
         "k" | "K" => 3,
         "M" => 6,
         "G" => 9,
-        _ => return Err(format!("'{text}' is not a count: write 1000, 10k or 2.5M")),
+        _ => return Err(ParseError(format!("'{text}' is not a count: write 1000, 10k or 2.5M"))),
     };
     // Decimal digits, because a product of floating-point numbers such as 4.1 and a million is not
     // exact.
@@ -130,7 +167,7 @@ pub fn count(text: &str) -> Result<u64, String> {
         false => None,
     };
     n.filter(|n| *n <= COUNT_MAX)
-        .ok_or_else(|| format!("'{text}' is not a whole number, or too large"))
+        .ok_or_else(|| ParseError(format!("'{text}' is not a whole number, or too large")))
 }
 
 #[cfg(test)]
@@ -170,10 +207,38 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_parsing_goes_where_a_program_sends_its_errors() {
+        fn program(text: &str) -> Result<Duration, Box<dyn Error + Send + Sync>> {
+            Ok(duration(text)?)
+        }
+        fn parser(text: &str) -> Result<u64, String> {
+            Ok(count(text)?)
+        }
+        assert_eq!(program("10").unwrap_err().to_string(), "'10' needs a unit: ns us ms s m h");
+        assert_eq!(parser("x").unwrap_err(), "'x' does not start with a number");
+        let kept = std::io::Error::other(duration("10").unwrap_err());
+        assert!(kept.get_ref().is_some_and(|e| e.is::<ParseError>()));
+    }
+
+    #[test]
+    fn a_rate_is_parsed_as_it_is_displayed() {
+        for text in ["1.5Mpps", "800kpps", "4Gbps", "12pps"] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert_eq!("10".parse::<Rate>(), rate("10"));
+    }
+
+    #[test]
     fn an_unknown_unit_is_an_error() {
-        assert_eq!(duration("10sec").unwrap_err(), "'sec' is not a unit: ns us ms s m h");
-        assert_eq!(duration("10").unwrap_err(), "'10' needs a unit: ns us ms s m h");
-        assert_eq!(rate("1Tpps").unwrap_err(), "'Tpps' is not a unit: pps kpps Mpps bps Mbps Gbps");
+        assert_eq!(
+            duration("10sec").unwrap_err().to_string(),
+            "'sec' is not a unit: ns us ms s m h"
+        );
+        assert_eq!(duration("10").unwrap_err().to_string(), "'10' needs a unit: ns us ms s m h");
+        assert_eq!(
+            rate("1Tpps").unwrap_err().to_string(),
+            "'Tpps' is not a unit: pps kpps Mpps bps Mbps Gbps"
+        );
         for text in ["10", "10x", "s", "", "1e400s", "-1s", "nan"] {
             assert!(duration(text).is_err(), "{text}");
         }

@@ -44,12 +44,13 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     match units::duration(text) {
         Err(_) if text.starts_with('-') => Err(TIME.into()),
         Ok(Duration::ZERO) => Err(TIME.into()),
-        parsed => parsed,
+        parsed => Ok(parsed?),
     }
 }
 
 pub(super) fn rate(text: &str) -> Result<String, String> {
-    units::rate(text).map(|_| text.to_owned())
+    units::rate(text)?;
+    Ok(text.to_owned())
 }
 
 /// Accepts a value that goes into the text of a port, in which a comma would begin another option.

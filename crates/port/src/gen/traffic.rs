@@ -9,7 +9,7 @@ use linerate_wire::stamp;
 use super::target::{self, Target};
 use super::{BURST_MAX, FLOWS_MAX, pacer};
 use crate::spec::Spec;
-use crate::units::{self, Rate};
+use crate::units::{self, ParseError, Rate};
 
 /// Simple IMIX, in bytes without FCS: 7 small, 4 middle and 1 full frame in every 12.
 pub(super) const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
@@ -52,9 +52,10 @@ fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String>
 pub fn mean_frame_bytes(
     size: Option<&str>,
     to: Option<SocketAddr>,
-) -> std::result::Result<f64, String> {
+) -> std::result::Result<f64, ParseError> {
     let shortest = target::shortest(to);
-    let sizes = size.map_or(Ok(vec![shortest]), |size| sizes(size, shortest))?;
+    let sizes = size.map_or(Ok(vec![shortest]), |size| sizes(size, shortest));
+    let sizes = sizes.map_err(ParseError::new)?;
     Ok(mean(&sizes))
 }
 

@@ -75,7 +75,7 @@ impl FromStr for DeviceHold {
             Some((time, frames)) => (time, Some(frames)),
             None => (text, None),
         };
-        let time = units::duration(time).map_err(bad)?;
+        let time = units::duration(time).map_err(|e| bad(e.into()))?;
         if time.is_zero() {
             return Err(bad("its time is 0".into()));
         }

@@ -191,7 +191,7 @@ impl Moderation {
             (Moderation::Adaptive(_), "latency") => {
                 let time = value.strip_prefix("p99 ").unwrap_or(value);
                 let time = units::duration(time)
-                    .map_err(|why| Moderation::bad(text, why, "latency=250us"))?;
+                    .map_err(|e| Moderation::bad(text, e.into(), "latency=250us"))?;
                 let usecs = time.as_micros().to_string();
                 let p99_usecs = number(text, key, &usecs, &LATENCY)?;
                 Ok(Moderation::Adaptive(Goal::Latency { p99_usecs }))

@@ -34,7 +34,7 @@ use linerate_skb::{Batch, Local, Moved};
 use super::{Layer, Wrapped};
 use crate::queue::{QueueOps, Want};
 use crate::stats::{Counters, Registers};
-use crate::units::{self, Rate};
+use crate::units::{self, ParseError, Rate};
 
 /// Highest price of one access.
 const ACCESS_MAX: Duration = Duration::from_micros(100);
@@ -56,19 +56,21 @@ pub struct Toll {
 }
 
 impl FromStr for Toll {
-    type Err = String;
+    type Err = ParseError;
 
     /// Parses `WRITE/READ` or `WRITE/READ/BUS`.
     ///
     /// # Errors
     /// Says what is wrong and how it is written.
-    fn from_str(text: &str) -> Result<Toll, String> {
-        let form = |why: String| format!("{why}; write WRITE/READ[/BUS], as 100ns/1us/4Gbps");
+    fn from_str(text: &str) -> Result<Toll, ParseError> {
+        let form = |why: String| {
+            ParseError::new(format!("{why}; write WRITE/READ[/BUS], as 100ns/1us/4Gbps"))
+        };
         let mut parts = text.split('/');
         let mut time = |what: &str| {
             let part =
                 parts.next().ok_or_else(|| form(format!("there is no price of a {what}")))?;
-            let time = units::duration(part).map_err(form)?;
+            let time = units::duration(part).map_err(|e| form(e.into()))?;
             match time <= ACCESS_MAX {
                 true => Ok(time),
                 false => Err(form(format!("a {what} takes at most {ACCESS_MAX:?}, not {part}"))),
@@ -78,7 +80,7 @@ impl FromStr for Toll {
         let bus = |part: &str| match units::rate(part) {
             Ok(Rate::Bps(bps)) if bps >= 1.0 => Ok(bps as u64),
             Ok(_) => Err(form(format!("a bus carries bits a second, not {part}"))),
-            Err(why) => Err(form(why)),
+            Err(e) => Err(form(e.into())),
         };
         let bus_bps = parts.next().map(bus).transpose()?;
         match parts.next() {

@@ -29,7 +29,7 @@ fn text_is_read_and_displayed_and_a_bad_one_is_refused_with_how_it_is_written() 
         ("1us/2us/3Gbps/4", "nothing behind the bus"),
         ("1us/2", "needs a unit"),
     ] {
-        let e = text.parse::<Toll>().unwrap_err();
+        let e = text.parse::<Toll>().unwrap_err().to_string();
         assert!(e.contains(why) && e.contains("100ns/1us/4Gbps"), "{text}: {e}");
     }
 }
