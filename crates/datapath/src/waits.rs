@@ -48,6 +48,36 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
+    /// Returns all figures that are known, each with its name, which is that of the field, its words
+    /// and its value: for an exporter, which so has each new figure.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
+        // Without `..`: a field that is missing here does not compile.
+        let WorkerStats {
+            sleeps,
+            hold_offs,
+            asleep_ns,
+            hold_off_ns,
+            ran_ns,
+            run_delay_ns,
+            cpu,
+            pinned,
+        } = *self;
+        let number = |cpu: Option<usize>| cpu.map(|cpu| cpu as u64);
+        let all = [
+            ("sleeps", "sleeps", Some(sleeps)),
+            ("hold_offs", "sleeps that were only holds", Some(hold_offs)),
+            ("asleep_ns", "ns asleep", Some(asleep_ns)),
+            ("hold_off_ns", "ns asleep in holds", Some(hold_off_ns)),
+            ("ran_ns", "ns from start to end", ran_ns),
+            ("run_delay_ns", "ns ready without a CPU", run_delay_ns),
+            ("cpu", "the CPU of the last report", number(cpu)),
+            ("pinned", "the CPU to which the worker is pinned", number(pinned)),
+        ];
+        let known = |(name, words, value): (_, _, Option<u64>)| Some((name, words, value?));
+        all.into_iter().filter_map(known).collect()
+    }
+
     /// Returns an error if the worker runs on another CPU than the one it was pinned to: that CPU
     /// went offline, was removed from the cpuset, or another process moved the thread.
     #[must_use]
@@ -269,6 +299,21 @@ mod tests {
         assert!(waits.read().ran_ns.is_some());
         waits.ran(&Term { run_delay_ns: None, ..term });
         assert_eq!(waits.read().run_delay_ns, None, "a kernel that does not say");
+    }
+
+    #[test]
+    fn each_known_figure_of_a_worker_is_named_with_its_own_value() {
+        let mut stats = WorkerStats { sleeps: 1, hold_offs: 2, ..WorkerStats::default() };
+        (stats.asleep_ns, stats.hold_off_ns) = (3, 4);
+        let figures = |stats: WorkerStats| -> Vec<(&str, u64)> {
+            stats.named().into_iter().map(|(name, _, value)| (name, value)).collect()
+        };
+        let known = [("sleeps", 1), ("hold_offs", 2), ("asleep_ns", 3), ("hold_off_ns", 4)];
+        assert_eq!(figures(stats), known, "what is unknown is no 0");
+        (stats.ran_ns, stats.run_delay_ns) = (Some(5), Some(6));
+        (stats.cpu, stats.pinned) = (Some(7), Some(8));
+        let later = [("ran_ns", 5), ("run_delay_ns", 6), ("cpu", 7), ("pinned", 8)];
+        assert_eq!(figures(stats)[4..], later);
     }
 
     #[test]

@@ -10,50 +10,90 @@ use linerate_skb::Moved;
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-/// Live counters of one queue.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct QueueStats {
-    rx_packets: AtomicU64,
-    rx_bytes: AtomicU64,
-    tx_packets: AtomicU64,
-    tx_bytes: AtomicU64,
-    polls: AtomicU64,
-    polls_empty: AtomicU64,
-    wakeups: AtomicU64,
-    hold_ends: AtomicU64,
-    rechecks: AtomicU64,
+/// Declares [`QueueStats`] and [`QueueCounts`]: each counter in one place, with the words after its
+/// number. `live` are those that the queue counts, `of_driver` those that its driver does.
+macro_rules! queue_counts {
+    (
+        live { $($(#[$doc:meta])* $live:ident = $live_words:literal,)* }
+        of_driver { $($(#[$driver_doc:meta])* $name:ident = $words:literal,)* }
+    ) => {
+        /// Live counters of one queue.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct QueueStats {
+            $($live: AtomicU64,)*
+        }
+
+        impl QueueStats {
+            /// Returns the counts so far.
+            #[must_use]
+            pub fn counts(&self) -> QueueCounts {
+                QueueCounts {
+                    $($live: self.$live.load(Ordering::Relaxed),)*
+                    $($name: 0,)*
+                }
+            }
+        }
+
+        /// A reading of [`QueueStats`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct QueueCounts {
+            $($(#[$doc])* pub $live: u64,)*
+            $($(#[$driver_doc])* pub $name: u64,)*
+        }
+
+        impl QueueCounts {
+            /// Returns all counters, each with its name, which is that of the field, its words and
+            /// its count: for an exporter, which so has each new counter.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![
+                    $((stringify!($live), $live_words, self.$live),)*
+                    $((stringify!($name), $words, self.$name),)*
+                ]
+            }
+        }
+
+        impl std::ops::AddAssign for QueueCounts {
+            fn add_assign(&mut self, more: QueueCounts) {
+                $(self.$live += more.$live;)*
+                $(self.$name += more.$name;)*
+            }
+        }
+    };
 }
 
-/// A reading of [`QueueStats`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct QueueCounts {
-    /// Packets received.
-    pub rx_packets: u64,
-    /// Bytes of received packets, from the destination MAC, without FCS.
-    pub rx_bytes: u64,
-    /// Packets sent, without those that the queue accepted and then dropped because its device was
-    /// lost or closed ([`Counters::tx_lost`]).
-    pub tx_packets: u64,
-    /// Bytes of sent packets.
-    pub tx_bytes: u64,
-    /// Times that the queue was polled.
-    pub polls: u64,
-    /// Polls that found nothing.
-    pub polls_empty: u64,
-    /// Ends of a sleep by the device, which woke the queue's owner; for a program that sleeps by
-    /// itself, behind [`Queue::arm`](crate::Queue::arm), those that brought packets.
-    pub wakeups: u64,
-    /// Ends of a sleep by the timer of a hold.
-    pub hold_ends: u64,
-    /// Times that the owner was about to sleep and found an event.
-    pub rechecks: u64,
-    /// Packets that the kernel or peer counts as lost before they reached the queue, or that the
-    /// queue had not read when its ring was closed.
-    pub rx_missed: u64,
-    /// Polls that ended early because the pool had no frame.
-    pub rx_nombuf: u64,
+queue_counts! {
+    live {
+        /// Packets received.
+        rx_packets = "packets received",
+        /// Bytes of received packets, from the destination MAC, without FCS.
+        rx_bytes = "bytes received",
+        /// Packets sent, without those that the queue accepted and then dropped because its device
+        /// was lost or closed ([`Counters::tx_lost`]).
+        tx_packets = "packets sent",
+        /// Bytes of sent packets.
+        tx_bytes = "bytes sent",
+        /// Times that the queue was polled.
+        polls = "polls",
+        /// Polls that found nothing.
+        polls_empty = "polls that found nothing",
+        /// Ends of a sleep by the device, which woke the queue's owner; for a program that sleeps
+        /// by itself, behind [`Queue::arm`](crate::Queue::arm), those that brought packets.
+        wakeups = "sleeps ended by the device",
+        /// Ends of a sleep by the timer of a hold.
+        hold_ends = "sleeps ended by the timer of a hold",
+        /// Times that the owner was about to sleep and found an event.
+        rechecks = "sleeps cancelled by an event",
+    }
+    of_driver {
+        /// Packets that the kernel or peer counts as lost before they reached the queue, or that
+        /// the queue had not read when its ring was closed.
+        rx_missed = "packets missed",
+        /// Polls that ended early because the pool had no frame.
+        rx_nombuf = "polls ended because the pool had no frame",
+    }
 }
 
 /// Declares [`DriverCounts`]: each counter in one place, with its key in reports and the words
@@ -253,22 +293,6 @@ impl QueueCounts {
     }
 }
 
-impl std::ops::AddAssign for QueueCounts {
-    fn add_assign(&mut self, more: QueueCounts) {
-        self.rx_packets += more.rx_packets;
-        self.rx_bytes += more.rx_bytes;
-        self.tx_packets += more.tx_packets;
-        self.tx_bytes += more.tx_bytes;
-        self.polls += more.polls;
-        self.polls_empty += more.polls_empty;
-        self.wakeups += more.wakeups;
-        self.hold_ends += more.hold_ends;
-        self.rechecks += more.rechecks;
-        self.rx_missed += more.rx_missed;
-        self.rx_nombuf += more.rx_nombuf;
-    }
-}
-
 /// Adds two values, of which either may be unknown.
 fn sum<T: Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
@@ -334,25 +358,6 @@ impl QueueStats {
     pub fn count_recheck(&self) {
         add(&self.rechecks, 1);
     }
-
-    /// Returns the counts so far.
-    #[must_use]
-    pub fn counts(&self) -> QueueCounts {
-        let value = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        QueueCounts {
-            rx_packets: value(&self.rx_packets),
-            rx_bytes: value(&self.rx_bytes),
-            tx_packets: value(&self.tx_packets),
-            tx_bytes: value(&self.tx_bytes),
-            polls: value(&self.polls),
-            polls_empty: value(&self.polls_empty),
-            wakeups: value(&self.wakeups),
-            hold_ends: value(&self.hold_ends),
-            rechecks: value(&self.rechecks),
-            rx_missed: 0,
-            rx_nombuf: 0,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -373,5 +378,23 @@ mod tests {
         assert!(fix(2, 1, 1).contains("ring=4096") && fix(1, 2, 1).contains("CPU"));
         assert!(fix(1, 1, 2).contains("larger pool") && fix(0, 0, 1).contains("larger pool"));
         assert_eq!(fix(0, 0, 0), "");
+    }
+
+    #[test]
+    fn each_counter_of_a_queue_is_named_once_with_its_own_count() {
+        let stats = QueueStats::default();
+        stats.count_rx(3, 180);
+        stats.count_tx(2, 120);
+        let counts = QueueCounts { rx_missed: 7, rx_nombuf: 8, ..stats.counts() };
+        let mut all = counts;
+        all += counts;
+        let named = all.named();
+        // All fields are words of 8 bytes, so a field without a name would make the struct longer.
+        assert_eq!(named.len() * 8, size_of::<QueueCounts>());
+        let of = |name| named.iter().find(|(key, _, _)| *key == name).map(|(_, _, n)| *n);
+        let names =
+            ["rx_packets", "rx_bytes", "tx_packets", "polls", "wakeups", "rx_missed", "rx_nombuf"];
+        assert_eq!(names.map(of), [6, 360, 4, 2, 0, 14, 16].map(Some));
+        assert!(named.iter().enumerate().all(|(i, a)| named[..i].iter().all(|b| a.0 != b.0)));
     }
 }
