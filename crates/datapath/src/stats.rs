@@ -183,22 +183,22 @@ impl PortStats {
         };
         for (i, (live, slot)) in entry.queues.iter().enumerate() {
             // Read the counts and the report before `rx_missed`: this is the order in which they
-            // are written.
-            let (c, report) = (live.counts(), slot.report());
-            stats.counts += c;
+            // are written. The live counts have neither `rx_missed` nor `rx_nombuf`.
+            let (mut counts, report) = (live.counts(), slot.report());
+            counts.rx_missed = slot.rx_missed.load(Ordering::Relaxed);
+            counts.rx_nombuf = slot.rx_nombuf.load(Ordering::Relaxed);
+            stats.counts += counts;
             let is_same = i == 0 || report.copies == stats.copies;
             stats.copies = if is_same { report.copies } else { Copies::Sometimes };
             stats.driver_counts += report.counts;
             stats.flushes += slot.flushes.read();
-            stats.counts.rx_missed += slot.rx_missed.load(Ordering::Relaxed);
-            stats.counts.rx_nombuf += slot.rx_nombuf.load(Ordering::Relaxed);
             if report.health.kind() < stats.health.kind() {
                 stats.health = report.health;
             }
             stats.verified = stats.verified.or(report.verified);
             stats.pace = stats.pace.or(report.pace);
             let (moderation, settings) = (report.moderation, slot.settings.read());
-            stats.queues.push(QueueReading { counts: c, moderation, settings });
+            stats.queues.push(QueueReading { counts, moderation, settings });
             if i == 0 {
                 stats.tx_batch = stats.queues[0].settings.tx_batch;
             }

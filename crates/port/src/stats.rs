@@ -25,7 +25,8 @@ macro_rules! queue_counts {
         }
 
         impl QueueStats {
-            /// Returns the counts so far.
+            /// Returns the counts so far. Those of the driver, `rx_missed` and `rx_nombuf`, are 0:
+            /// [`Queue::counts`](crate::Queue::counts) has them.
             #[must_use]
             pub fn counts(&self) -> QueueCounts {
                 QueueCounts {

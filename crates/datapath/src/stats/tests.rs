@@ -118,6 +118,8 @@ fn driver_counters_are_reported_by_port_while_it_runs_and_at_the_end() {
         let port = PortStats::read(&entry);
         let c = port.driver_counts;
         assert_eq!((c.copied_bytes, c.bad_descs, c.resets), (Some(70), 10, 3));
+        let of_queues = port.queues.iter().map(|queue| queue.counts.rx_missed);
+        assert_eq!(of_queues.collect::<Vec<_>>(), [port.counts.rx_missed / 2; 2]);
         (c.missed_ring_full, port.counts.rx_missed)
     };
     // Each reading finds one more lost packet, with its cause.
