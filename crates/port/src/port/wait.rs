@@ -14,12 +14,55 @@ use crate::queue::{Health, Queue, Want, cannot_wait, over, possible};
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
 /// timeout, or without a timeout, if all ports have ended and everything was received, or there is
-/// none.
+/// none. A [waker](Port::waker) of one of the ports ends the sleep, too.
 ///
 /// # Errors
 /// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
 ///
 /// Cost: a syscall to sleep; for several queues two allocations.
+///
+/// A program that waits for a descriptor of its own as well arms the ports and polls all descriptors
+/// itself; the hold of a [`Moderation`](crate::Moderation) then has no effect:
+///
+/// ```
+/// # mod linerate { pub use linerate_port::*; pub use linerate_skb::Batch; }
+/// use std::net::UdpSocket;
+/// use std::os::fd::AsFd;
+///
+/// use linerate::wait::poll_readable;
+/// use linerate::{Batch, Port, Want};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut port = Port::open("gen:,rate=1kpps,count=3")?; // or packet:eth0
+/// let socket = UdpSocket::bind("127.0.0.1:0")?;
+/// socket.set_nonblocking(true)?;
+/// # UdpSocket::bind("127.0.0.1:0")?.send_to(b"a message", socket.local_addr()?)?;
+/// # let (mut packets, mut messages) = (0, 0);
+/// let mut batch = Batch::with_capacity(64);
+/// loop {
+///     // Read before `arm`, which reports the packets that came before the end.
+///     let has_ended = port.health().ended();
+///     // False: there are packets already.
+///     if port.arm(Want::Frames) {
+///         if has_ended {
+///             break;
+///         }
+///         let fds: Vec<_> = port.descriptors().chain([socket.as_fd()]).collect();
+///         poll_readable(&fds, None)?;
+///     }
+///     port.rx(&mut batch);
+///     # packets += batch.len();
+///     batch.clear();
+///     let mut message = [0; 64];
+///     while let Ok(n) = socket.recv(&mut message) {
+///         println!("{:?}", &message[..n]);
+///         # messages += 1;
+///     }
+/// }
+/// # assert_eq!((packets, messages), (3, 1));
+/// # Ok(())
+/// # }
+/// ```
 pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bool> {
     wait_on(ports, Want::Frames, timeout)
 }
