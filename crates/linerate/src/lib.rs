@@ -49,10 +49,10 @@ pub use linerate_port::{
     wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
-    Batch, CoreKind, CoreStats, Data, Drain, DropReason, Dwell, FreeMatrix, Holders, Huge, Init,
-    Ledger, Local, Locks, Moved, Offload, PacketType, Pages, Pool, PoolBuilder, PoolStats, Release,
-    Return, Sampled, Segments, Shared, Skb, Span, Spans, Tally, Trust, Unique, Verdict, Vlan,
-    compat,
+    Batch, BatchIter, BatchIterMut, CoreKind, CoreStats, Data, Drain, DropReason, Dwell,
+    FreeMatrix, Holders, Huge, Init, Ledger, Local, Locks, Moved, Offload, PacketType, Pages, Pool,
+    PoolBuilder, PoolStats, Release, Return, Sampled, Segments, Shared, Skb, Span, Spans, Tally,
+    Trust, Unique, Verdict, Vlan, compat,
 };
 pub use linerate_wire as wire;
 

@@ -9,9 +9,12 @@
 //! that does not fit stays with the caller.
 
 mod free;
+mod iter;
 mod retain;
 
 use std::marker::PhantomData;
+
+pub use iter::{BatchIter, BatchIterMut};
 
 use crate::chain;
 use crate::handle::{Common, FLAG};
@@ -173,18 +176,14 @@ impl<S> Batch<S> {
         Drain { batch: self }
     }
 
-    /// Returns an iterator over the packets.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Skb<S>> {
-        // SAFETY: Skb is transparent over a non-zero u32 and live slots hold handles of skbs in
-        // state S that the batch owns; a shared borrow of the batch allows shared borrows of them.
-        self.live().iter().map(|h| unsafe { &*std::ptr::from_ref(h).cast::<Skb<S>>() })
+    /// Returns an iterator over the packets; `for skb in &batch` uses it.
+    pub fn iter(&self) -> BatchIter<'_, S> {
+        BatchIter::of(self.live())
     }
 
-    /// Returns an iterator over the packets that may change them.
-    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Skb<S>> {
-        let live = &mut self.slots[self.head..self.tail];
-        // SAFETY: as in `iter`, from an exclusive borrow.
-        live.iter_mut().map(|h| unsafe { &mut *std::ptr::from_mut(h).cast::<Skb<S>>() })
+    /// Returns an iterator over the packets that may change them; `for skb in &mut batch` uses it.
+    pub fn iter_mut(&mut self) -> BatchIterMut<'_, S> {
+        BatchIterMut::of(&mut self.slots[self.head..self.tail])
     }
 
     /// Moves the first `n` packets, with their verdicts, to the end of `to`; returns how many fit.

@@ -54,7 +54,7 @@ mod thread;
 mod umem;
 mod verdict;
 
-pub use batch::{Batch, Drain};
+pub use batch::{Batch, BatchIter, BatchIterMut, Drain};
 pub use chain::CHAIN_FRAMES_MAX;
 pub use depot::Locks;
 pub use knob::Knob;

@@ -112,8 +112,7 @@ impl Tx {
     ) -> Moved {
         let mut moved = Moved::default();
         self.starved = Retry::default();
-        loop {
-            let Some(skb) = batch.iter().next() else { break };
+        while let Some(skb) = batch.iter().next() {
             let way = self.way(skb, peers);
             match way {
                 Way::Nowhere(reason) => batch.discard_first(1, reason, mem),

@@ -112,8 +112,7 @@ impl Tx {
         // Number of descriptors that are written and not published.
         let mut written = 0;
         self.starved = Retry::default();
-        loop {
-            let Some(skb) = batch.iter().next() else { break };
+        while let Some(skb) = batch.iter().next() {
             let (cut, len) = (self.cut(skb, socket, &mut spans), skb.len());
             match cut {
                 Cut::Frames(n)

@@ -78,7 +78,7 @@ impl Broken {
                 let _lost = ManuallyDrop::new(mem.alloc_one());
             }
             Fault::Duplicates => {
-                let copy = out.iter().last().map(|skb| copy_of(mem, skb)).unwrap();
+                let copy = out.iter().next_back().map(|skb| copy_of(mem, skb)).unwrap();
                 if out.spare() > 0 {
                     out.push(copy).unwrap();
                     return 2;
