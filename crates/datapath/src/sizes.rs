@@ -26,10 +26,15 @@ impl BatchSizes {
         self.calls[(range as usize).min(RANGES - 1)] += 1;
     }
 
-    /// Returns the smallest number of packets that `range` includes.
+    /// Returns the smallest number of packets that `range` includes, as if the ranges continued
+    /// behind the last of [`calls`](BatchSizes::calls); `u64::MAX` for ranges above 64.
     #[must_use]
     pub const fn least(range: usize) -> u64 {
-        if range == 0 { 0 } else { 1 << (range - 1) }
+        match range {
+            0 => 0,
+            1..=64 => 1 << (range - 1),
+            _ => u64::MAX,
+        }
     }
 
     /// Returns the number of calls in which the device accepted no packet.
@@ -95,5 +100,12 @@ mod tests {
         twice += sizes;
         assert_eq!(twice.calls[1], 4);
         assert_eq!(BatchSizes::default().to_string(), "");
+    }
+
+    #[test]
+    fn every_number_is_a_range_with_a_least_size() {
+        assert_eq!([0, 1, 2, 11].map(BatchSizes::least), [0, 1, 2, 1024]);
+        let last = [64, 65, usize::MAX].map(BatchSizes::least);
+        assert_eq!(last, [1 << 63, u64::MAX, u64::MAX]);
     }
 }
