@@ -46,6 +46,7 @@ fn pages(pool: &Pool) -> &'static str {
     match pool.pages() {
         Pages::Huge2M => ", in 2 MiB pages",
         Pages::Base => ", in ordinary pages",
+        _ => ", in huge pages",
     }
 }
 

@@ -5,15 +5,12 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use linerate_port::{Goal, Moderation};
+use linerate_port::Moderation;
+use linerate_port::moderation::word;
 
 use crate::tx_batch::TxBatch;
 
-/// Number of bits of each of the two numbers in the word that stores a moderation.
-const NUMBER: u32 = 30;
-/// The position of the mode in that word, above the two numbers.
-const MODE: u32 = 2 * NUMBER;
-/// The bit that is set if the moderation lets packets gather in a device.
+/// The bit above a moderation's word that is set if the moderation lets packets gather in a device.
 const GATHERS: u64 = 1 << 63;
 
 /// A reading of one queue's settings.
@@ -45,7 +42,7 @@ impl SettingsPage {
     /// Stores the moderation, and whether it lets packets gather.
     pub fn set_moderation(&self, mode: Moderation, gathers: bool) {
         let gathers = if gathers { GATHERS } else { 0 };
-        self.moderation.store(bits(mode) | gathers, Ordering::Relaxed);
+        self.moderation.store(word::of(mode) | gathers, Ordering::Relaxed);
     }
 
     /// Stores the cap on packets for one doorbell.
@@ -68,37 +65,7 @@ impl SettingsPage {
         };
         let rx_ring_len = Some(self.rx_ring_len.load(Ordering::Relaxed)).filter(|len| *len > 0);
         let gathers = moderation & GATHERS != 0;
-        QueueSettings { moderation: of_bits(moderation), gathers, tx_batch, rx_ring_len }
-    }
-}
-
-/// Encodes a moderation as a word; a number that is too large for its bits becomes the greatest
-/// that fits.
-fn bits(mode: Moderation) -> u64 {
-    let (mode, a, b) = match mode {
-        Moderation::Interrupt => (0, 0, 0),
-        Moderation::Napi => (1, 0, 0),
-        Moderation::Fixed { usecs, frames } => (2, usecs, frames),
-        Moderation::Dim => (3, 0, 0),
-        Moderation::Adaptive(Goal::Latency { p99_usecs }) => (4, p99_usecs, 0),
-        Moderation::Adaptive(Goal::Cpu { percent }) => (5, percent, 0),
-        Moderation::Busy => (6, 0, 0),
-    };
-    let number = |n: u32| u64::from(n).min((1 << NUMBER) - 1);
-    mode << MODE | number(a) << NUMBER | number(b)
-}
-
-/// Decodes a moderation from a word.
-fn of_bits(bits: u64) -> Moderation {
-    let number = |shift: u32| (bits >> shift & ((1 << NUMBER) - 1)) as u32;
-    match bits >> MODE & 7 {
-        0 => Moderation::Interrupt,
-        1 => Moderation::Napi,
-        2 => Moderation::Fixed { usecs: number(NUMBER), frames: number(0) },
-        3 => Moderation::Dim,
-        4 => Moderation::Adaptive(Goal::Latency { p99_usecs: number(NUMBER) }),
-        5 => Moderation::Adaptive(Goal::Cpu { percent: number(NUMBER) }),
-        _ => Moderation::Busy,
+        QueueSettings { moderation: word::mode(moderation), gathers, tx_batch, rx_ring_len }
     }
 }
 
@@ -123,15 +90,5 @@ mod tests {
                 assert_eq!(page.read(), stored);
             }
         }
-    }
-
-    #[test]
-    fn number_that_no_knob_has_leaves_the_mode_as_it_is() {
-        let page = SettingsPage::default();
-        page.set_moderation(Moderation::Fixed { usecs: u32::MAX, frames: u32::MAX }, false);
-        let most = (1 << NUMBER) - 1;
-        let read = page.read();
-        assert_eq!(read.moderation, Moderation::Fixed { usecs: most, frames: most });
-        assert!(!read.gathers);
     }
 }

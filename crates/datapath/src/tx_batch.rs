@@ -19,6 +19,7 @@ pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 /// It never waits for packets: the packets that a turn has gathered are divided into calls of at
 /// most that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum TxBatch {
     /// All waiting packets; if there are more than 64, they are divided after each 256 KiB.
     #[default]

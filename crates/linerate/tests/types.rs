@@ -62,3 +62,36 @@ fn a_driver_outside_can_name_what_it_declares() {
     let caps = Caps { rx_gathers, ..Caps::default() };
     assert_eq!(caps.rx_gathers.bytes, 0);
 }
+
+/// Checks that each enum can grow: otherwise the compiler would warn that no value reaches `_`.
+#[test]
+#[deny(unreachable_patterns)]
+fn enums_that_may_grow_need_an_arm_for_what_is_added() {
+    let mode = |mode| match mode {
+        Moderation::Interrupt | Moderation::Napi | Moderation::Fixed { .. } => 0,
+        Moderation::Dim | Moderation::Adaptive(_) | Moderation::Busy => 1,
+        _ => 2,
+    };
+    let goal = |goal| match goal {
+        Goal::Latency { .. } => 0,
+        Goal::Cpu { .. } => 1,
+        _ => 2,
+    };
+    let cap = |cap| match cap {
+        TxBatch::Auto => 0,
+        TxBatch::Packets(_) => 1,
+        _ => 2,
+    };
+    let pages = |pages| match pages {
+        Pages::Base => 0,
+        Pages::Huge2M => 1,
+        _ => 2,
+    };
+    let key = |key| match key {
+        qdisc::Key::Connection => 0,
+        qdisc::Key::SrcIp | qdisc::Key::DstIp => 1,
+        _ => 2,
+    };
+    assert_eq!((mode(Moderation::Busy), goal(Goal::default()), cap(TxBatch::Auto)), (1, 0, 0));
+    assert_eq!((pages(Pages::Base), key(qdisc::Key::SrcIp)), (0, 1));
+}

@@ -42,6 +42,7 @@ pub enum Huge {
 
 /// The pages a region was obtained with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pages {
     /// 2 MiB pages.
     Huge2M,

@@ -11,6 +11,7 @@ const HEADERS: usize = 128;
 
 /// The key by which packets are assigned to flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Key {
     /// All packets from one address are a flow.
     SrcIp,

@@ -28,6 +28,7 @@ mod mode;
 mod moderated;
 mod moderator;
 mod slowdown;
+pub mod word;
 
 pub use cost::{Cost, CostMeter};
 pub use device::{DeviceHold, HOLD_FORMS, HoldControl};

@@ -12,6 +12,7 @@ use crate::units;
 /// A rule that decides when a queue is polled again. In every mode a single packet after a quiet
 /// time is received immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Moderation {
     /// Waits for the descriptor after every poll: an interrupt for each batch.
     Interrupt,
@@ -37,6 +38,7 @@ pub enum Moderation {
 
 /// The goal of [`Moderation::Adaptive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Goal {
     /// Takes the least CPU time with which 99 of 100 packets are delayed by at most `usecs`.
     Latency {

@@ -156,6 +156,7 @@ fn pages(pool: &Pool) -> Option<String> {
     (pool.data_from() == Data::Frames).then(|| match pool.pages() {
         Pages::Huge2M => "2 MiB".to_owned(),
         Pages::Base => "the machine's ordinary size".to_owned(),
+        _ => "another size".to_owned(),
     })
 }
 
