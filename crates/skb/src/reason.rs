@@ -8,6 +8,11 @@ use linerate_wire::Malformed;
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
 /// that its sender wanted delivered.
+///
+/// Two reasons are equal if their numbers and their names are; a `match` can name one, as in
+/// `DropReason::TX_FULL => …`. A [`Ledger`](crate::Ledger) counts by the number alone, under the
+/// first name: declare one constant for each number of the program's own, and look a count up by
+/// [`Ledger::dropped`](crate::Ledger::dropped).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DropReason {
     code: u8,
@@ -155,6 +160,26 @@ mod tests {
         assert_eq!(DropReason::from(Malformed::NotUdp), DropReason::UNWANTED);
         assert_eq!(DropReason::from(Malformed::Congestion), DropReason::CONGESTED);
         assert_eq!(DropReason::from(Malformed::BadLength), DropReason::MALFORMED);
+    }
+
+    #[test]
+    fn reasons_are_equal_by_number_and_name_and_counted_by_number() {
+        const BLOCKED: DropReason = DropReason::app(0, "blocked");
+        const OTHER: DropReason = DropReason::app(0, "other");
+        assert_ne!(BLOCKED, OTHER);
+        let named = |reason| match reason {
+            DropReason::TX_FULL => "full",
+            BLOCKED => "mine",
+            _ => "other",
+        };
+        assert_eq!([DropReason::TX_FULL, BLOCKED, OTHER].map(named), ["full", "mine", "other"]);
+        let pool = crate::Pool::builder().frames(4).build().unwrap();
+        for reason in [BLOCKED, OTHER] {
+            pool.local().alloc_one().unwrap().discard(reason);
+        }
+        let ledger = pool.ledger();
+        assert_eq!(ledger.dropped, [(BLOCKED, 2)]);
+        assert_eq!((ledger.dropped(BLOCKED), ledger.dropped(OTHER)), (2, 2));
     }
 
     #[test]
