@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use linerate::{Driver, DriverFlags, Plan, Result, Spec, plan};
+use linerate::{Driver, DriverFlags, Plan, Result, Spec, text};
 
 /// The driver of `imix:N`: a source of N frames of mixed lengths.
 struct Imix;
@@ -18,7 +18,7 @@ impl Driver for Imix {
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         spec.finish()?;
-        plan(&format!("gen:size=imix,count={}", spec.arg))
+        text::plan(&format!("gen:size=imix,count={}", spec.arg))
     }
 }
 

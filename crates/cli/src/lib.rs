@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
 /// # impl linerate::Driver for Mine {
 /// #     fn name(&self) -> &'static str { "mine" }
 /// #     fn parse(&self, _: &linerate::Spec) -> linerate::Result<Box<dyn linerate::Plan>> {
-/// #         linerate::plan("null:")
+/// #         linerate::text::plan("null:")
 /// #     }
 /// # }
 /// fn main() -> std::process::ExitCode {

@@ -53,7 +53,7 @@ pub fn run(words: &[OsString]) -> Result<u8, Failure> {
 /// Refuses a word that is a command of neither program.
 fn unknown(word: &str) -> Failure {
     let known = ["forward", "gen", "doctor", "tune", "version", "help"].into_iter().chain(COMMANDS);
-    let near = linerate::nearest(word, known);
+    let near = linerate::text::nearest(word, known);
     let fix = match near {
         _ if OF_A_RUN.contains(&word) => {
             "linerate tune PATH -S shows the counters of a run that was started with --control PATH"

@@ -45,8 +45,7 @@ pub use linerate_port::{
     DriverCounts, DriverFlags, DriverHelp, Error, Gathers, Goal, Health, HealthKind, Kind,
     Moderated, Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace,
     Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result,
-    Spec, TxOffload, Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units,
-    wait_any, wrap, xdp,
+    Spec, TxOffload, Verified, Views, Waker, Want, memif, pcap, units, wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
     Batch, BatchIter, BatchIterMut, CoreKind, CoreStats, Data, Drain, DropReason, Dwell,
@@ -60,6 +59,24 @@ pub use linerate_wire as wire;
 /// own.
 pub mod wait {
     pub use linerate_port::wait::{EventFd, POLL_FDS_MAX, is_writable, poll_each, poll_readable};
+}
+
+/// Port texts without opening them: for a program that reads its ports from a command line, and for
+/// a driver that is made of another. [`Registry`] does the same with drivers of your own.
+///
+/// ```
+/// use linerate::text;
+///
+/// # fn main() -> linerate::Result<()> {
+/// let spec = text::parse("west=xdp:eth0,udp=7777")?;
+/// assert_eq!((spec.name.as_str(), spec.driver.as_str(), spec.arg.as_str()), ("west", "xdp", "eth0"));
+/// assert!(text::plan("tap:t0,queue=2").is_err()); // it is queues=2
+/// assert_eq!(text::nearest("packt", ["packet", "pcap"].into_iter()), Some("packet"));
+/// # Ok(())
+/// # }
+/// ```
+pub mod text {
+    pub use linerate_port::{nearest, parse, plan};
 }
 
 /// The numeric settings, with their ranges, defaults and effects.
