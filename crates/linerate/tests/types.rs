@@ -16,6 +16,8 @@ fn owners_move_between_threads() {
     is_send::<Local>();
     is_send::<Pacer>();
     is_send::<PendingOrder>();
+    is_send::<Box<dyn Plan>>();
+    is_send::<Opened>();
     is_send::<Port>();
     is_send::<Queue>();
     is_send::<Skb>();

@@ -134,8 +134,8 @@ pub trait Driver: Sync {
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>>;
 }
 
-/// A parsed port that is not open yet.
-pub trait Plan {
+/// A parsed port that is not open yet. It can move to the thread that opens it.
+pub trait Plan: Send {
     /// Returns the needs of the port that are known before it is open.
     ///
     /// # Errors
