@@ -46,6 +46,14 @@ impl Cuts {
         }
     }
 
+    /// Changes both limits, for superframes that are cut from now on.
+    pub fn set_limits(&mut self, whole_bytes: u64, burst_bytes: u64) {
+        self.whole_bytes = whole_bytes;
+        self.segment_bytes = burst_bytes.min(SEGMENT_BYTES_MAX as u64) as usize;
+        self.scratch.clear();
+        self.scratch.reserve(self.segment_bytes);
+    }
+
     /// Takes the first packet of `batch` if it is a superframe that is cut, and returns its
     /// segments, for the caller to take. Returns `None`, and takes nothing, if the packet is no
     /// superframe or stays whole.

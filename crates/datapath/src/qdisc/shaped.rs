@@ -156,6 +156,12 @@ impl<Q: Qdisc> Shaped<Q> {
         self.waiting.qdisc.counts()
     }
 
+    /// Returns the discipline, to read or change its settings, as by
+    /// [`Tbf::set_rate`](super::Tbf::set_rate).
+    pub fn qdisc(&mut self) -> &mut Q {
+        &mut self.waiting.qdisc
+    }
+
     /// Returns the port, to receive from it and to wait on it.
     pub fn port(&mut self) -> &mut Port {
         &mut self.port

@@ -118,6 +118,16 @@ impl Bucket {
         Some(Bucket { tokens, at_ns: self.at_ns.saturating_add(ns) })
     }
 
+    /// Returns this bucket at another rate: with its tokens, as far as they fit, or with its debt,
+    /// which the new rate pays.
+    #[cold]
+    fn at_rate(mut self, old: &Rate, new: &Rate, now_ns: u64) -> Bucket {
+        self.refill(old, now_ns);
+        let missing = self.at_ns.saturating_sub(now_ns).saturating_mul(old.bps);
+        let at_ns = now_ns.saturating_add(missing.div_ceil(new.bps));
+        Bucket { tokens: self.tokens.min(new.full), at_ns }
+    }
+
     /// Returns true if the rate has not paid yet for what was borrowed.
     pub fn is_in_debt(&self, now_ns: u64) -> bool {
         self.at_ns > now_ns
@@ -187,6 +197,23 @@ impl<Q: Qdisc> Tbf<Q> {
             purged: Moved::default(),
             clock: Clock::default(),
         }
+    }
+
+    /// Changes the rate and the burst, in the ranges of [`Tbf::new`], while packets wait. Those stay
+    /// in order; one that is longer than the new burst leaves once a whole burst is free. Tokens
+    /// and debts are kept, and what was sent before `now` counts at the old rate.
+    ///
+    /// Cost: an allocation if superframes are cut into longer segments than before.
+    pub fn set_rate(&mut self, rate_bps: u64, burst_bytes: impl Into<Option<u64>>, now: Instant) {
+        let (old, new) = (self.rate, Rate::of_port(rate_bps, burst_bytes.into()));
+        let now_ns = self.clock.read(now);
+        self.bucket = self.bucket.map(|bucket| bucket.at_rate(&old, &new, now_ns));
+        self.cuts.set_limits(new.whole_bytes(), new.burst_bytes());
+        if self.longest_bytes >= old.burst_bytes() {
+            // A whole superframe may be held: packets still leave one by one.
+            self.note_longest(new.burst_bytes(), false);
+        }
+        self.rate = new;
     }
 
     /// Returns the number (0 or 1) and the bytes of the packet that waits for tokens.
@@ -351,6 +378,67 @@ mod tests {
         let rate = Rate::new(RATE_MAX_BPS, 1);
         let in_debt = rate.bucket(5).borrowed(&rate, 1000).expect("it is full");
         assert!(in_debt.is_in_debt(5) && in_debt.borrowed(&rate, 1000).is_none());
+    }
+
+    /// Sends as fast as `tbf` allows from `from` to `until`, and returns the bytes.
+    fn sent(tbf: &mut Tbf<Fifo>, from: Instant, until: Instant, mem: &mut Local) -> u64 {
+        let (mut out, mut bytes, mut now) = (Batch::with_capacity(1), 0, from);
+        while now <= until {
+            bytes += tbf.dequeue(&mut out, Moved { packets: 1, bytes: u64::MAX }, now, mem).bytes;
+            out.consume(mem);
+            now += Duration::from_micros(100);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_changed_rate_holds_from_then_on_and_what_waits_stays_in_order() {
+        let pool = Pool::builder().frames(512).build().unwrap();
+        let (mut mem, start) = (pool.local(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        // 1 and 2 bytes a microsecond, and a burst that the second change makes shorter than what
+        // waits.
+        let mut tbf = Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(400)));
+        let mut batch = Batch::with_capacity(400);
+        (0..400).for_each(|_| batch.push(udp(&mut mem, 1, 200, 9, 1000)).unwrap());
+        tbf.enqueue(&mut batch, 400, start, &mut mem);
+        assert_eq!(sent(&mut tbf, start, at(0), &mut mem), 1000);
+        let at_first = sent(&mut tbf, at(0), at(50), &mut mem);
+        assert!((49_000..=51_000).contains(&at_first), "{at_first}");
+        tbf.set_rate(16_000_000, 2000, at(50));
+        let at_second = sent(&mut tbf, at(50), at(100), &mut mem);
+        assert!((99_000..=102_000).contains(&at_second), "{at_second}");
+        tbf.set_rate(8_000_000, 500, at(100));
+        let at_third = sent(&mut tbf, at(100), at(150), &mut mem);
+        assert!((49_000..=51_500).contains(&at_third), "{at_third}");
+        assert_eq!(tbf.counts().dropped, Moved::default());
+        tbf.purge(DropReason::STOPPED, &mut mem);
+    }
+
+    #[test]
+    fn a_debt_is_paid_at_the_new_rate() {
+        let (slow, fast) = (Rate::new(8, 1000), Rate::new(8_000_000_000, 1000));
+        let in_debt = slow.bucket(5).borrowed(&slow, 65_000).expect("it is full");
+        assert!(in_debt.is_in_debt(60_000_000_000), "64,000 bytes take 64,000 s");
+        let paid = in_debt.at_rate(&slow, &fast, 5);
+        assert!(paid.is_in_debt(64_000) && !paid.is_in_debt(64_010), "{paid:?}");
+        let full = fast.bucket(5).at_rate(&fast, &Rate::new(8, 10), 7);
+        assert_eq!((full.bytes(), full.is_in_debt(7)), (10, false));
+    }
+
+    #[test]
+    fn a_whole_superframe_counts_with_its_segments_after_the_burst_grew() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, now) = (pool.local(), Instant::now());
+        let mut tbf = Tbf::new(8_000_000, 1000, Fifo::new(Limit::packets(9)));
+        let mut batch = Batch::with_capacity(1);
+        let mut superframe = udp(&mut mem, 1, 200, 9, 5000);
+        assert!(superframe.set_offload(Offload { gso_type: 1, ..Offload::NONE }));
+        assert!(batch.push(superframe).is_ok());
+        tbf.enqueue(&mut batch, 1, now, &mut mem);
+        tbf.set_rate(8_000_000, 100_000, now);
+        assert!(tbf.longest_bytes >= 100_000);
+        tbf.purge(DropReason::STOPPED, &mut mem);
     }
 
     #[test]
