@@ -80,6 +80,14 @@ impl Link {
         self.fail(why, "start the program again, or open the port again");
     }
 
+    /// Records that the port's program is no longer on the interface, although one with its index
+    /// exists.
+    pub fn replaced(&mut self) {
+        let why = "the port's XDP program is not attached any more: the interface was deleted or \
+                   moved, and another one has its index, or the program was detached";
+        self.fail(why, &format!("{OPEN_AGAIN}: ip -br link"));
+    }
+
     fn fail(&mut self, why: &str, fix: &str) {
         let what = format!("cannot use {}", self.interface.name());
         self.turn(Health::Failed(Error::new(Code::NoDevice, what, why).fix(fix)));

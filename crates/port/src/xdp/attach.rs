@@ -40,17 +40,30 @@ pub(super) struct Attached {
     /// The changed division among the queues, if one was requested.
     pub _spread: Option<RssGuard>,
     /// `None` if the program belongs to another owner.
-    pub _own: Option<OwnProgram>,
+    pub own: Option<OwnProgram>,
 }
 
 /// A program of the port's own, attached while one of the queues lives.
 #[derive(Debug)]
 pub(super) struct OwnProgram {
     _link: bpf::Link,
-    _program: Program,
+    program: Program,
     /// Dropped last: until the program is detached no other process may get the ports that it
     /// takes.
     _reservation: Option<Reservation>,
+}
+
+impl Attached {
+    /// Returns false if the port's own program is not on `interface`: another interface has its
+    /// index, or the program was detached. A program of another owner, and one of which nothing can
+    /// be said, count as attached.
+    ///
+    /// Cost: three syscalls, which wait for RTNL.
+    pub fn is_on(&self, interface: &Interface) -> bool {
+        let Some(own) = &self.own else { return true };
+        let (Ok(id), Ok(info)) = (own.program.id(), LinkInfo::of(interface)) else { return true };
+        info.xdp_programs.contains(&id)
+    }
 }
 
 /// Loads the filter's program, and attaches it, in the driver if possible.
@@ -93,11 +106,11 @@ pub(super) fn attach(
             // that.
             let set = |spread| spread::set(spread, &config.interface, queues);
             let _spread = spread::wanted_by(config).map(set).transpose()?;
-            let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
+            let own = OwnProgram { _link: link, program, _reservation: reservation };
             Ok((
                 Attached {
                     map: Some(map),
-                    _own: Some(own),
+                    own: Some(own),
                     _spread,
                     hold: None,
                     _off: Vec::new(),

@@ -206,6 +206,13 @@ impl QueueBinding {
         }
     }
 
+    /// Returns false if `interface` is not the one of the port any more.
+    ///
+    /// Cost: three syscalls.
+    pub fn is_of(&self, interface: &Interface) -> bool {
+        self.attached.is_on(interface)
+    }
+
     /// Makes the interface promiscuous again, if the port asks for that: the kernel ends a
     /// membership when the interface leaves the network namespace, and counts those that it has.
     ///

@@ -66,7 +66,7 @@ pub(super) fn join(
     let set = |by| spread::set(by, name, queues);
     let _spread = spread::wanted_by(config).map(set).transpose()?;
     Ok((
-        Attached { map, _own: None, _spread, hold: None, _off: Vec::new(), promiscuous: None },
+        Attached { map, own: None, _spread, hold: None, _off: Vec::new(), promiscuous: None },
         mode,
     ))
 }

@@ -64,6 +64,33 @@ const LOG_BYTES: usize = 16 << 10;
 /// Most attempts to load a program while signals interrupt the verifier.
 const LOADS_MAX: usize = 5;
 
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    prog_type: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_bytes: u32,
+    xlated_bytes: u32,
+    jited: u64,
+    xlated: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    map_ids: u32,
+    map_ids_at: u64,
+    name: [u8; NAME_BYTES],
+}
+
+impl Info {
+    /// Reads the kernel's information on the program with this descriptor.
+    fn of(program: BorrowedFd<'_>) -> rustix::io::Result<Info> {
+        let mut info = Info::default();
+        // SAFETY: all counts in `info` are zero, so the kernel follows none of its addresses.
+        unsafe { info_of(program, &mut info) }.map(|()| info)
+    }
+}
+
 /// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
@@ -159,6 +186,14 @@ impl Program {
         Ok(attr.returned)
     }
 
+    /// Returns the program's id, which no other program has while this one exists.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn id(&self) -> rustix::io::Result<u32> {
+        Info::of(self.as_fd()).map(|info| info.id)
+    }
+
     /// Attaches the program to the interface with index `index`, until the link is dropped.
     ///
     /// # Errors
@@ -217,28 +252,9 @@ pub fn program_name(id: u32) -> Option<String> {
         next: u32,
         flags: u32,
     }
-    /// The beginning of `struct bpf_prog_info`.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Info {
-        prog_type: u32,
-        id: u32,
-        tag: [u8; 8],
-        jited_bytes: u32,
-        xlated_bytes: u32,
-        jited: u64,
-        xlated: u64,
-        load_time: u64,
-        created_by_uid: u32,
-        map_ids: u32,
-        map_ids_at: u64,
-        name: [u8; NAME_BYTES],
-    }
     // SAFETY: the attributes contain no address.
     let program = unsafe { open(PROG_GET_FD_BY_ID, &ById { id, ..ById::default() }) }.ok()?;
-    let mut info = Info::default();
-    // SAFETY: all counts in `info` are zero, so the kernel follows none of its addresses.
-    unsafe { info_of(program.as_fd(), &mut info) }.ok()?;
+    let info = Info::of(program.as_fd()).ok()?;
     let end = info.name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
     Some(String::from_utf8_lossy(&info.name[..end]).into_owned())
 }

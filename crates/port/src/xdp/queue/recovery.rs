@@ -76,6 +76,12 @@ impl Device {
             return;
         }
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
+        // A new interface may have the index of a deleted one. Without the program nothing would
+        // arrive. In zero-copy mode the frames stay lent until the queue is closed.
+        if !self.binding.is_of(host.link.interface()) {
+            (self.rebind_at, self.unbound) = (None, None);
+            return host.link.replaced();
+        }
         let bound = self.binding.try_bind(self.copy_mode, &mut self.unbound);
         // A failure is the queue's state until the next attempt succeeds: otherwise packets to
         // other stations would be missing, and nothing would report that.

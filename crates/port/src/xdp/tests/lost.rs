@@ -89,6 +89,30 @@ fn a_reader_that_never_waits_notices_that_its_interface_was_deleted() {
 }
 
 #[test]
+fn interface_that_is_made_again_with_the_same_index_is_another_one() {
+    in_netns_with_xdp(|| {
+        let make = || {
+            ip("link add v0 index 50 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            wait_running("v0");
+        };
+        make();
+        let pool = pool(1024);
+        let mut queue = queue_in("xdp:v0,ring=64", &pool);
+        ip("link del v0");
+        make();
+        eventually(|| {
+            let _ = queue.wait(Some(Duration::from_millis(50)));
+            matches!(queue.health(), Health::Failed(_))
+        });
+        let Health::Failed(e) = queue.health() else { panic!("{:?}", queue.health()) };
+        assert!(e.why.contains("another one has its index"), "{e}");
+        assert_settled(&pool);
+    });
+}
+
+#[test]
 fn receiver_whose_interface_was_moved_away_and_back_is_bound_again() {
     in_netns_with_xdp(|| {
         veth(1500);
