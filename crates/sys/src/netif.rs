@@ -116,7 +116,7 @@ impl Interface {
     /// Reads the interface's `FLAG_*` bits.
     ///
     /// # Errors
-    /// `E-NODEV` if it is gone.
+    /// `E-NODEV` if it is gone, `E-SYSTEM` while it is being renamed.
     pub fn flags(&self) -> Result<u16> {
         let request = self.ask(Property::Flags)?;
         // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
@@ -127,7 +127,7 @@ impl Interface {
     /// Returns the longest packet that the interface sends, in bytes without the Ethernet header.
     ///
     /// # Errors
-    /// `E-NODEV` if it is gone.
+    /// `E-NODEV` if it is gone, `E-SYSTEM` while it is being renamed.
     pub fn mtu_bytes(&self) -> Result<u32> {
         let request = self.ask(Property::Mtu)?;
         // SAFETY: the request succeeded, so the kernel wrote the MTU; every bit pattern is a valid
@@ -139,7 +139,7 @@ impl Interface {
     /// Reads the interface's link type and address.
     ///
     /// # Errors
-    /// `E-NODEV` if it is gone.
+    /// `E-NODEV` if it is gone, `E-SYSTEM` while it is being renamed.
     pub fn hardware(&self) -> Result<Hardware> {
         let request = self.ask(Property::Hardware)?;
         // SAFETY: the request succeeded, so the kernel wrote the address; every bit pattern is a
@@ -188,13 +188,20 @@ impl Interface {
 
     /// Reads a property of the opened interface by its present name, and so never one of another
     /// interface that has taken its old name.
+    ///
+    /// An interface that is being renamed has no name for some milliseconds. It is not gone: the
+    /// error is EAGAIN then.
+    ///
+    /// Source: net/core/dev.c `netif_change_name`, which waits for readers between both names.
     fn ask(&self, property: Property) -> Result<libc::ifreq> {
         let mut request = self.named()?;
         let (number, call) = property.request();
         // SAFETY: the requests for properties take an ifreq, and follow no address in it.
-        unsafe { ioctl(&self.socket, number, &mut request) }
-            .map_err(|e| refused(&self.name, call, e))?;
-        Ok(request)
+        let asked = unsafe { ioctl(&self.socket, number, &mut request) };
+        asked.map(|()| request).map_err(|e| match e {
+            Errno::NODEV if self.named().is_ok() => refused(&self.name, call, Errno::AGAIN),
+            e => refused(&self.name, call, e),
+        })
     }
 
     /// Returns a request with the interface's present name.
@@ -331,6 +338,29 @@ mod tests {
             ip("link del w0");
             assert_eq!(a.mtu_bytes().unwrap_err().code, Code::NoDevice);
             assert_eq!(a.bind(&other), Err(Errno::NODEV));
+        });
+    }
+
+    #[test]
+    fn an_interface_that_is_being_renamed_is_not_reported_as_gone() {
+        in_netns(|| {
+            ip("link add v0 mtu 1400 type veth peer name v1");
+            let a = Interface::open("v0").unwrap();
+            let path = std::env::temp_dir().join(format!("renames-{}", std::process::id()));
+            std::fs::write(&path, "link set v0 name w0\nlink set w0 name v0\n".repeat(2000))
+                .unwrap();
+            let mut renaming =
+                std::process::Command::new("ip").arg("-batch").arg(&path).spawn().unwrap();
+            let mut names = std::collections::BTreeSet::new();
+            while renaming.try_wait().unwrap().is_none() {
+                match a.mtu_bytes() {
+                    Ok(mtu) => assert_eq!(mtu, 1400),
+                    Err(e) => assert_eq!(e.code, Code::System, "{e}"),
+                }
+                names.insert(a.present_name().as_str().to_owned());
+            }
+            std::fs::remove_file(path).unwrap();
+            assert_eq!(names.len(), 2, "{names:?}");
         });
     }
 
