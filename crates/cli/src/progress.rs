@@ -12,6 +12,12 @@ use crate::report::rate;
 /// Interval at which the line is redrawn.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
+/// Lets the terminal cut a line that is longer than it is wide, so that redrawing does not fill the
+/// screen; and its opposite.
+///
+/// Source: DECAWM in xterm's "Control Sequences", DEC Private Mode 7.
+const CUT: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
 /// Erases the line in which the cursor is, and returns to its start.
 const ERASE: &str = "\r\x1b[K";
 /// True while the terminal shows a progress line, which notes of every thread must not continue.
@@ -53,7 +59,7 @@ impl Line {
         let text = text();
         let mut err = io::stderr().lock();
         DRAWN.store(true, Ordering::Relaxed);
-        let _ = write!(err, "\r{text}\x1b[K");
+        let _ = err.write_all(drawn(&text).as_bytes());
     }
 
     /// Erases the progress line.
@@ -89,6 +95,12 @@ impl Progress {
             line(now - started, total, packets, pps)
         });
     }
+}
+
+/// Returns what draws the line `text`, to be written in one call: another process's text must not
+/// be cut.
+fn drawn(text: &str) -> String {
+    format!("\r{CUT}{text}\x1b[K{WRAP}")
 }
 
 /// Writes `text` to stderr, in place of the progress line if there is one.
@@ -134,6 +146,11 @@ mod tests {
         write_note(&mut err, &drawn, "note: a\n");
         write_note(&mut err, &drawn, "note: b\n");
         assert_eq!(String::from_utf8(err).unwrap(), "\r\x1b[Knote: a\nnote: b\n");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_later_text_is_not() {
+        assert_eq!(drawn("4.20 Mpps"), "\r\x1b[?7l4.20 Mpps\x1b[K\x1b[?7h");
     }
 
     #[test]
