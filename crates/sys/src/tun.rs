@@ -394,10 +394,16 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
 
 /// Returns the error for an interface that exists and is of another kind than requested.
 fn other_kind(name: &IfName, what: String, call: &str, kind: c_int) -> Error {
-    let is_tap = Interface::open(name.as_str())
-        .and_then(|interface| interface.driver())
-        .is_ok_and(|(driver, bus)| driver == "tun" && bus == "tap");
-    if !is_tap {
+    let found = Interface::open(name.as_str()).and_then(|interface| interface.driver()).ok();
+    let bus = found.filter(|(driver, _)| driver == "tun").map(|(_, bus)| bus);
+    if bus.as_deref() == Some("tun") {
+        let why = "it is a TUN interface, whose packets have no Ethernet header";
+        return Error::new(Code::Busy, what, why).fix(format!(
+            "choose another name, or make it anew as a TAP interface: ip tuntap del {name} mode tun && \
+             ip tuntap add {name} mode tap"
+        ));
+    }
+    if bus.as_deref() != Some("tap") {
         return Error::os(Code::Busy, what, call, Errno::INVAL)
             .fix(format!("if something else has the name: ip -d link show {name}"));
     }

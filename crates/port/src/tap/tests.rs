@@ -222,6 +222,24 @@ fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
 }
 
 #[test]
+fn tun_interface_is_refused_as_one_with_the_commands_that_make_a_tap() {
+    in_netns(|| {
+        ip("tuntap add u0 mode tun");
+        let e = Port::open("tap:u0").unwrap_err();
+        assert_eq!(
+            (e.code, &*e.why),
+            (Code::Busy, "it is a TUN interface, whose packets have no Ethernet header")
+        );
+        let commands = "ip tuntap del u0 mode tun && ip tuntap add u0 mode tap";
+        assert!(e.fix.ends_with(commands), "{e}");
+        for command in commands.split(" && ") {
+            ip(command.trim_start_matches("ip "));
+        }
+        assert!(Port::open("tap:u0").is_ok());
+    });
+}
+
+#[test]
 fn needs_and_properties_of_a_port_are_those_of_a_tap() {
     let plan = Tap.parse(&Spec::parse("tap:t0,queues=4", &["tap"]).unwrap()).unwrap();
     let needs = plan.needs().unwrap();
