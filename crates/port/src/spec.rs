@@ -247,7 +247,7 @@ impl Spec {
     pub fn finish(&self) -> Result<()> {
         let asked = self.options.asked.borrow();
         if let Some(at) = self.options.pairs.iter().position(|(k, _)| !asked.contains(k)) {
-            let (key, _) = &self.options.pairs[at];
+            let (key, value) = &self.options.pairs[at];
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
             let error = self.error(format!("{} has no option '{}'", self.driver, shown(key)));
             if let Some((_, fix)) = self.options.hints.iter().find(|(hinted, _)| hinted == key) {
@@ -264,6 +264,11 @@ impl Spec {
             return Err(error.fix(match nearest(key, known.iter().copied()) {
                 Some(near) => format!("did you mean {near}?"),
                 None if known.is_empty() => "it has no options".into(),
+                // The word may be the rest of a name: `a,b.pcap`.
+                None if value.is_none() && key.contains(['.', '/']) => format!(
+                    "a comma begins an option, so no name or path can contain one; options: {}",
+                    list(&known)
+                ),
                 None => format!("options: {}", list(&known)),
             }));
         }

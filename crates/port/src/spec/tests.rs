@@ -108,6 +108,13 @@ fn every_port_has_a_moderation_and_a_bad_one_is_refused_with_what_to_write() {
 }
 
 #[test]
+fn rest_of_a_path_with_a_comma_is_refused_as_such() {
+    let fix = |text| crate::plan(text).err().unwrap().fix;
+    assert!(fix("pcap:/tmp/a,b.pcap").starts_with("a comma begins an option, so no name or path"));
+    assert!(fix("pcap:/tmp/a,b").starts_with("options: "));
+}
+
+#[test]
 fn unknown_option_is_an_error() {
     let s = parse("packet:x,mtv=1").unwrap();
     assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
