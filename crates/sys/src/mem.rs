@@ -164,7 +164,7 @@ fn file_name(name: &str) -> &str {
 /// the memory.
 fn limits(error: Error) -> Error {
     error.fix(
-        "request less, or raise the limits of this process (ulimit -v, ulimit -n, memory.max of its cgroup)",
+        "request less, or raise the limits of this process (ulimit -v, ulimit -n, ulimit -f, memory.max of its cgroup)",
     )
 }
 
@@ -363,6 +363,15 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    #[test]
+    fn a_limit_that_can_refuse_memory_is_named() {
+        let e = limits(Error::new(Code::Memory, "a", "b"));
+        // A memory file is subject to the limit of file sizes, too.
+        for limit in ["ulimit -v", "ulimit -n", "ulimit -f", "memory.max"] {
+            assert!(e.fix.contains(limit), "{e}");
+        }
+    }
 
     #[test]
     fn a_region_is_zeroed_and_writable() {
