@@ -246,7 +246,8 @@ impl Search<'_> {
         };
         loop {
             let trial = self.prober.trial(load, seconds)?;
-            if let Some(why) = &trial.disturbed {
+            // A trial during which the search was ended is discarded, and so is its disturbance.
+            if let Some(why) = trial.disturbed.as_ref().filter(|_| !self.prober.stops()) {
                 self.disturbed += 1;
                 self.disturbed_last = Some(why.clone());
             }
@@ -489,6 +490,10 @@ mod tests {
         assert_eq!((path.path.trials, outcome.trials.len(), path.left_s.len()), (5, 4, 4));
         assert!(!outcome.complete);
         assert_eq!(outcome.found[0].irregular, Some("the search was ended early"));
+        let mut path = Told::new(|_, _| true);
+        path.stops_after = 1;
+        let outcome = search(&[Goal::NDR], LIMITS, &mut path).unwrap();
+        assert_eq!((outcome.disturbed, outcome.disturbed_last), (0, None));
     }
 
     #[test]
