@@ -2,12 +2,15 @@
 
 mod show;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use linerate::{Code, units};
 use linerate_ctl::ErrorReport;
-use linerate_ctl::tune::{Change, LETTERS, REVERT_AFTER, Request, SETTINGS, SettingRow, ask};
+use linerate_ctl::tune::{
+    Answer, Change, LETTERS, REVERT_AFTER, Request, SETTINGS, SettingRow, ask,
+};
 
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::screen::Screen;
@@ -104,9 +107,32 @@ impl Tune {
         if self.revert_after.is_some() && !matches!(view, View::Set) {
             return Err(refuse("--revert-after needs a change", "add -C, -K or -L"));
         }
-        let answer = ask(&self.path, &request).map_err(failure)?;
+        let answer = self.answer(&request)?;
         screen.result(|| table(&view, &answer.document), || answer.line.clone())?;
         Ok(0)
+    }
+
+    /// Returns the run's answer. The name of a queue, as in `eth0/1`, shows its port, unless a port
+    /// has that name.
+    fn answer(&self, request: &Request) -> Result<Answer, Failure> {
+        let refused = match ask(&self.path, request) {
+            Ok(answer) => return Ok(answer),
+            Err(refused) => refused,
+        };
+        let mut failure = failure(refused);
+        let Request::Show { port: Some(name) } = request else { return Err(failure) };
+        if let Some((port, queue)) = name.rsplit_once('/')
+            && queue.parse::<u32>().is_ok()
+            && let Ok(answer) = ask(&self.path, &Request::Show { port: Some(port.to_owned()) })
+        {
+            return Ok(answer);
+        }
+        if std::fs::metadata(name).is_ok_and(|found| found.file_type().is_socket()) {
+            failure.error.fix = "the socket stands before the letter option: linerate tune SOCKET \
+                                 -S PORT"
+                .into();
+        }
+        Err(failure)
     }
 
     /// Returns the request, and the part of its answer that is printed.

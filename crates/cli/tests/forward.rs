@@ -3,6 +3,7 @@
 mod command;
 mod pin;
 
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -518,4 +519,22 @@ fn a_run_too_short_for_a_search_of_places_says_so() {
     let warnings = document["warnings"].as_array().unwrap();
     let is_said = |w: &serde_json::Value| w.as_str().unwrap().contains("the run ended first");
     assert!(warnings.iter().any(is_said), "{ended:?}");
+}
+
+#[test]
+fn tune_shows_a_port_by_the_name_of_its_queue_and_says_where_the_socket_stands() {
+    let path = std::env::temp_dir().join(format!("linerate-tune-{}.sock", std::process::id()));
+    let socket = path.display();
+    let child = start(&format!("forward gen:rate=1kpps null: --for 60s --control {socket}"));
+    while UnixStream::connect(&path).is_err() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let [by_queue, swapped, unknown] = ["{} -S null/0", "-S {} null", "{} -S nul/0"]
+        .map(|words| run(&format!("tune {words}").replace("{}", &socket.to_string())));
+    let _ = kill_process(Pid::from_child(&child), Signal::INT);
+    finish(child);
+    assert!(by_queue.out.starts_with("Statistics of null:"), "{by_queue:?}");
+    let fix = "fix: the socket stands before the letter option: linerate tune SOCKET -S PORT";
+    assert!(swapped.exit == Some(1) && swapped.err.contains(fix), "{swapped:?}");
+    assert!(unknown.exit == Some(2) && unknown.err.contains("\"nul/0\""), "{unknown:?}");
 }
