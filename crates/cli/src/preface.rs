@@ -1,5 +1,7 @@
 //! The text printed before a run: the modes that ports obtained, and the settings in effect.
 
+use std::io::{IsTerminal, stdout};
+
 use linerate::{Data, Engine, Init, Pages, Pool, PortStats, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
 use linerate_sys::text::thousands;
@@ -18,7 +20,7 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
     };
     let cpus: Vec<String> = run.cpu.iter().map(usize::to_string).collect();
     let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
-    obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)))
+    obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)), stdout().is_terminal())
         + &format!("options  {}, budget {}, {workers} on {cpus}\n", path.until, run.budget)
         + &format!("memory   {}\n", memory(engine, &run.memory))
         + &copies(&ports)

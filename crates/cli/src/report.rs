@@ -21,6 +21,7 @@ pub use linerate_sys::text::thousands;
 /// else.
 pub fn ledger(report: &ForwardReport) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
+    text += &dropped_at_reception(report);
     if let Some(verify) = &report.verify {
         text += &verified(verify);
     }
@@ -63,16 +64,26 @@ pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     line + &forward(&report.path, whole_pool)
 }
 
-/// Formats a line for each port: its name and properties.
-pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone) -> String {
+/// Formats a line for each port: its name and properties; for a reader at a terminal with each
+/// property that was not obtained on a line of its own.
+pub fn obtained<'a>(
+    ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone,
+    is_terminal: bool,
+) -> String {
     let width = ports.clone().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, obtained) in ports {
-        let full = obtained.to_string();
+        let mut shown = obtained.clone();
+        let apart = if is_terminal { std::mem::take(&mut shown.refused) } else { Vec::new() };
+        let full = shown.to_string();
         // The device's name is at the start of the line already.
         let device = format!("{name} ");
         let said = full.strip_prefix(&device).unwrap_or(&full);
         let _ = writeln!(text, "{name:width$}  {said}");
+        // The terminal wraps a long line: commands in it can be pasted.
+        for refused in apart {
+            let _ = writeln!(text, "{:width$}  - {refused}", "");
+        }
     }
     text
 }
@@ -144,6 +155,21 @@ fn balance(ledger: &LedgerReport) -> String {
         thousands(ledger.dropped_total()),
         thousands(ledger.in_flight),
     )
+}
+
+/// Returns a line if the balance has more received packets than the rows of the ports: packets that
+/// a port dropped before it gave them to the path, for instance because no chain of frames holds
+/// them.
+fn dropped_at_reception(report: &ForwardReport) -> String {
+    let from_devices = report.ports.iter().filter(|p| !p.flags.generates && !p.flags.paired);
+    let passed: u64 = from_devices.map(|port| port.rx.packets).sum();
+    match report.ledger.received.saturating_sub(passed) {
+        0 => String::new(),
+        n => format!(
+            "         {} of rx were dropped at reception and are not in the ports' rx pkts\n",
+            thousands(n)
+        ),
+    }
 }
 
 fn verified(v: &Verified) -> String {

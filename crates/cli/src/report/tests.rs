@@ -78,6 +78,28 @@ fn report() -> ForwardReport {
 }
 
 #[test]
+fn each_property_that_was_not_obtained_has_a_line_at_a_terminal() {
+    let port = Obtained::new("v0", "AF_XDP native copy", 1514);
+    let port = port.refused("zero-copy: the driver has none").refused("VLAN tags: a; b");
+    let text = |is_terminal| obtained([("v0", &port), ("sink", &port)].into_iter(), is_terminal);
+    let line = "v0    AF_XDP native copy (zero-copy: the driver has none; VLAN tags: a; b)\n";
+    assert!(text(false).starts_with(line), "{}", text(false));
+    let lines = "v0    AF_XDP native copy\n      - zero-copy: the driver has none\n      - VLAN tags: a; b\nsink  ";
+    assert!(text(true).starts_with(lines), "{}", text(true));
+}
+
+#[test]
+fn packets_dropped_at_reception_explain_the_balance() {
+    let mut report = report();
+    let line = "dropped at reception";
+    assert!(!ledger(&report).contains(line));
+    report.ports[0].rx.packets -= 1331;
+    let told =
+        "OK\n         1,331 of rx were dropped at reception and are not in the ports' rx pkts\n";
+    assert!(ledger(&report).contains(told), "{}", ledger(&report));
+}
+
+#[test]
 fn poor_use_is_printed_with_the_rule_that_fired() {
     let mut report = report();
     report.ports[0].moderation = vec!["1.0 packets an irq: never held by napi".into()];
