@@ -89,7 +89,10 @@ impl Experiment {
 
 /// Returns the text of a file, up to the size limit of an experiment.
 fn text(path: &Path) -> Result<String> {
-    let failed = |e: io::Error| wrong(0, format!("cannot be read: {e}"));
+    let failed = |e: io::Error| {
+        wrong(0, format!("cannot be read: {e}"))
+            .fix("name a file that this user may read; linerate lab list prints the experiments")
+    };
     // Refuse other kinds of files: reading a pipe would block, and a device may have no end.
     if !path.metadata().map_err(failed)?.is_file() {
         return Err(wrong(0, "is no file"));
@@ -404,6 +407,7 @@ mod tests {
         assert!(e.fix.starts_with("did you mean \"skbinit\"?"), "{}", e.fix);
         let e = Experiment::find("./no-such.toml").unwrap_err();
         assert!(e.why.starts_with("./no-such.toml: cannot be read: "), "{}", e.why);
+        assert!(e.fix.ends_with("linerate lab list prints the experiments"), "{}", e.fix);
         assert_eq!(Experiment::find("/dev/zero").unwrap_err().why, "/dev/zero: is no file");
     }
 
