@@ -212,8 +212,13 @@ impl Match {
             "ethertype" => ethertype(text).map(Match::Ethertype),
             "udp" => flow_to(Protocol::Udp, text),
             "tcp" => flow_to(Protocol::Tcp, text),
-            "dst" => text.parse().map(Match::To).map_err(|_| "as 10.0.0.9 or fd00::9".into()),
-            "answer" => text.parse().map(Match::Answer).map_err(|_| "as 10.0.0.9".into()),
+            "dst" => text
+                .parse()
+                .map(Match::To)
+                .map_err(|_| "an IP address, as 10.0.0.9 or fd00::9".into()),
+            "answer" => {
+                text.parse().map(Match::Answer).map_err(|_| "an IPv4 address, as 10.0.0.9".into())
+            }
             "arp" if text.is_empty() => Ok(Match::Ethertype(wire::TYPE_ARP)),
             "icmp" if text.is_empty() => Ok(Match::Icmp),
             _ => Err("as tcp:22, udp:53, dst:10.0.0.9, ethertype:0x0806, arp, icmp".into()),
@@ -321,6 +326,8 @@ mod tests {
             assert!(of(&format!(",{bad}")).is_err(), "{bad}");
         }
         assert!(of(",udp=1,not=tcp:2").unwrap_err().why.contains("udp=1 and not=tcp:2 at once"));
+        let mac = of(",dst=02:00:00:00:00:01").unwrap_err();
+        assert!(mac.why.ends_with("an IP address, as 10.0.0.9 or fd00::9"), "{mac}");
         assert!(of(",all,tcp=1").is_err());
         assert!(of(",udp=53,tcp=53").unwrap_err().why.contains("udp=53 and tcp=53 at once"));
         let flow = |words| of(words).unwrap().unwrap().flow().is_some();
