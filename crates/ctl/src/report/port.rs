@@ -9,7 +9,7 @@ use linerate_port::{DriverCounts, DriverFlags, QueueCounts, Registers};
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-use super::Passed;
+use super::{ErrorReport, Passed};
 use crate::poor_use::{gathers, poorly_used, silent};
 use crate::registers::register_line;
 
@@ -64,6 +64,8 @@ pub struct PortReport {
     pub poor_use: Option<String>,
     /// The port's filter, if it let no packet in for 5 s or longer.
     pub silent: Option<String>,
+    /// What is wrong with the port's device when the report is made; `None` if nothing is.
+    pub trouble: Option<ErrorReport>,
     /// The cap on packets for one transmit call to the device: a number, or auto.
     pub tx_batch: String,
     /// Doorbells of the transmit rings: system calls that sent, or index updates that a peer can
@@ -142,6 +144,7 @@ impl PortReport {
             moderation: port.queues.iter().filter(|_| gathers).map(moderated).collect(),
             poor_use: poorly_used(port, time),
             silent: silent(port, time),
+            trouble: port.health.clone().check().as_ref().err().map(ErrorReport::from),
             tx_batch: port.tx_batch.to_string(),
             doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
