@@ -64,7 +64,7 @@ pub struct PortReport {
     pub poor_use: Option<String>,
     /// The port's filter, if it let no packet in for 5 s or longer.
     pub silent: Option<String>,
-    /// What is wrong with the port's device when the report is made; `None` if nothing is.
+    /// The trouble that the port's device has when the report is made; `None` if it has none.
     pub trouble: Option<ErrorReport>,
     /// The cap on packets for one transmit call to the device: a number, or auto.
     pub tx_batch: String,
