@@ -48,8 +48,8 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Returns all figures that are known, each with its name, which is that of the field, its words
-    /// and its value: for an exporter, which so has each new figure.
+    /// Returns all figures that are known, each with its name, which is that of the field, its
+    /// words and its value: for an exporter, which so has each new figure.
     #[must_use]
     pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
         // Without `..`: a field that is missing here does not compile.

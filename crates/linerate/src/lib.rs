@@ -69,7 +69,7 @@ pub mod wait {
 ///
 /// # fn main() -> linerate::Result<()> {
 /// let spec = text::parse("west=xdp:eth0,udp=7777")?;
-/// assert_eq!((spec.name.as_str(), spec.driver.as_str(), spec.arg.as_str()), ("west", "xdp", "eth0"));
+/// assert_eq!([&*spec.name, &*spec.driver, &*spec.arg], ["west", "xdp", "eth0"]);
 /// assert!(text::plan("tap:t0,queue=2").is_err()); // it is queues=2
 /// assert_eq!(text::nearest("packt", ["packet", "pcap"].into_iter()), Some("packet"));
 /// # Ok(())

@@ -358,11 +358,13 @@ impl Port {
     ///                 Err(error) if matches!(error.code, Code::NoDevice) => continue 'open,
     ///                 Err(error) => return Err(error),
     ///             }
-    ///             let health = port.health();
-    ///             let was_down = std::mem::replace(&mut is_down, matches!(health, Health::Down(_)));
-    ///             match health {
-    ///                 Health::Down(error) if !was_down => eprintln!("{error}"),
-    ///                 _ => {}
+    ///             let was_down = is_down;
+    ///             is_down = false;
+    ///             if let Health::Down(error) = port.health() {
+    ///                 is_down = true;
+    ///                 if !was_down {
+    ///                     eprintln!("{error}");
+    ///                 }
     ///             }
     ///             port.rx(&mut batch);
     ///             batch.clear();

@@ -199,9 +199,9 @@ impl<Q: Qdisc> Tbf<Q> {
         }
     }
 
-    /// Changes the rate and the burst, in the ranges of [`Tbf::new`], while packets wait. Those stay
-    /// in order; one that is longer than the new burst leaves once a whole burst is free. Tokens
-    /// and debts are kept, and what was sent before `now` counts at the old rate.
+    /// Changes the rate and the burst, in the ranges of [`Tbf::new`], while packets wait. Those
+    /// stay in order; one that is longer than the new burst leaves once a whole burst is free.
+    /// Tokens and debts are kept, and the time before `now` gives tokens at the old rate.
     ///
     /// Cost: an allocation if superframes are cut into longer segments than before.
     pub fn set_rate(&mut self, rate_bps: u64, burst_bytes: impl Into<Option<u64>>, now: Instant) {

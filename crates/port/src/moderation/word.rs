@@ -1,5 +1,5 @@
-//! A moderation as one word, which threads exchange without a lock. The code is here because it must
-//! know every mode.
+//! A moderation as one word, which threads exchange without a lock. The code is here because it
+//! must know every mode.
 //!
 //! ```text
 //!  63 | 62 … 60 mode | 59 … 30 a number | 29 … 0 a number     bit 63 is the caller's
@@ -12,8 +12,8 @@ const NUMBER: u32 = 30;
 /// The position of the mode, above the two numbers.
 const MODE: u32 = 2 * NUMBER;
 
-/// Encodes a moderation as a word, whose highest bit stays 0; a number that is too large for its bits becomes the greatest
-/// that fits.
+/// Encodes a moderation as a word, whose highest bit stays 0; a number that is too large for its
+/// bits becomes the greatest that fits.
 #[must_use]
 pub fn of(mode: Moderation) -> u64 {
     let (mode, a, b) = match mode {

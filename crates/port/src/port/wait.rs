@@ -21,8 +21,9 @@ use crate::queue::{Health, Queue, Want, cannot_wait, over, possible};
 ///
 /// Cost: a syscall to sleep; for several queues two allocations.
 ///
-/// A program that waits for a descriptor of its own as well arms the ports and polls all descriptors
-/// itself; the hold of a [`Moderation`](crate::Moderation) then has no effect:
+/// A program that waits for a descriptor of its own as well arms the ports and polls all
+/// descriptors itself. Each queue's [`Moderation`](crate::Moderation) holds packets as in this
+/// call:
 ///
 /// ```
 /// # mod linerate { pub use linerate_port::*; pub use linerate_skb::Batch; }
