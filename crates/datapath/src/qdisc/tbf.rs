@@ -125,7 +125,9 @@ impl Bucket {
         self.refill(old, now_ns);
         let missing = self.at_ns.saturating_sub(now_ns).saturating_mul(old.bps);
         let at_ns = now_ns.saturating_add(missing.div_ceil(new.bps));
-        Bucket { tokens: self.tokens.min(new.full), at_ns }
+        // A full bucket in debt could borrow again at once.
+        let most = if missing > 0 { new.full - 1 } else { new.full };
+        Bucket { tokens: self.tokens.min(most), at_ns }
     }
 
     /// Returns true if the rate has not paid yet for what was borrowed.
@@ -384,11 +386,22 @@ mod tests {
         assert!(in_debt.is_in_debt(5) && in_debt.borrowed(&rate, 1000).is_none());
     }
 
-    /// Sends as fast as `tbf` allows from `from` to `until`, and returns the bytes.
-    fn sent(tbf: &mut Tbf<Fifo>, from: Instant, until: Instant, mem: &mut Local) -> u64 {
+    /// Sends as fast as `tbf` allows from `from` to `until`, checks that the packets are those from
+    /// number `next` on, and returns their bytes.
+    fn sent(
+        tbf: &mut Tbf<Fifo>,
+        from: Instant,
+        until: Instant,
+        next: &mut u16,
+        mem: &mut Local,
+    ) -> u64 {
         let (mut out, mut bytes, mut now) = (Batch::with_capacity(1), 0, from);
         while now <= until {
             bytes += tbf.dequeue(&mut out, Moved { packets: 1, bytes: u64::MAX }, now, mem).bytes;
+            for skb in &out {
+                assert_eq!(skb.data()[36..38], next.to_be_bytes());
+                *next += 1;
+            }
             out.consume(mem);
             now += Duration::from_micros(100);
         }
@@ -404,17 +417,19 @@ mod tests {
         // waits.
         let mut tbf = Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(400)));
         let mut batch = Batch::with_capacity(400);
-        (0..400).for_each(|_| batch.push(udp(&mut mem, 1, 200, 9, 1000)).unwrap());
+        (0..400).for_each(|port| batch.push(udp(&mut mem, 1, 200, port, 1000)).unwrap());
+        let mut next = 0;
         tbf.enqueue(&mut batch, 400, start, &mut mem);
-        assert_eq!(sent(&mut tbf, start, at(0), &mut mem), 1000);
-        let at_first = sent(&mut tbf, at(0), at(50), &mut mem);
+        assert_eq!(sent(&mut tbf, start, at(0), &mut next, &mut mem), 1000);
+        let at_first = sent(&mut tbf, at(0), at(50), &mut next, &mut mem);
         assert!((49_000..=51_000).contains(&at_first), "{at_first}");
         tbf.set_rate(16_000_000, 2000, at(50));
-        let at_second = sent(&mut tbf, at(50), at(100), &mut mem);
+        let at_second = sent(&mut tbf, at(50), at(100), &mut next, &mut mem);
         assert!((99_000..=102_000).contains(&at_second), "{at_second}");
         tbf.set_rate(8_000_000, 500, at(100));
-        let at_third = sent(&mut tbf, at(100), at(150), &mut mem);
+        let at_third = sent(&mut tbf, at(100), at(150), &mut next, &mut mem);
         assert!((49_000..=51_500).contains(&at_third), "{at_third}");
+        assert_eq!(u64::from(next) * 1000, 1000 + at_first + at_second + at_third);
         assert_eq!(tbf.counts().dropped, Moved::default());
         tbf.purge(DropReason::STOPPED, &mut mem);
     }
@@ -426,6 +441,13 @@ mod tests {
         assert!(in_debt.is_in_debt(60_000_000_000), "64,000 bytes take 64,000 s");
         let paid = in_debt.at_rate(&slow, &fast, 5);
         assert!(paid.is_in_debt(64_000) && !paid.is_in_debt(64_010), "{paid:?}");
+        // The bucket keeps what the last nanosecond added, which is more than the new burst.
+        let fastest = Rate::new(RATE_MAX_BPS, 2000);
+        let in_debt = fastest.bucket(5).borrowed(&fastest, 65_001).expect("it is full");
+        assert!(in_debt.bytes() > 1);
+        let small = Rate::new(8, 1);
+        let still = in_debt.at_rate(&fastest, &small, 5);
+        assert!(still.is_in_debt(5) && still.borrowed(&small, 1000).is_none(), "{still:?}");
         let full = fast.bucket(5).at_rate(&fast, &Rate::new(8, 10), 7);
         assert_eq!((full.bytes(), full.is_in_debt(7)), (10, false));
     }
