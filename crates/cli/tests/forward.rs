@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use command::{Ended, command, finish, run};
-use linerate_testing::{Scratch, netns_with_pair, unless};
+use linerate_testing::{Scratch, eventually, netns_with_pair, unless};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -526,9 +526,7 @@ fn tune_shows_a_port_by_the_name_of_its_queue_and_says_where_the_socket_stands()
     let path = std::env::temp_dir().join(format!("linerate-tune-{}.sock", std::process::id()));
     let socket = path.display();
     let child = start(&format!("forward gen:rate=1kpps null: --for 60s --control {socket}"));
-    while UnixStream::connect(&path).is_err() {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually(|| UnixStream::connect(&path).is_ok());
     let [by_queue, swapped, unknown] = ["{} -S null/0", "-S {} null", "{} -S nul/0"]
         .map(|words| run(&format!("tune {words}").replace("{}", &socket.to_string())));
     let _ = kill_process(Pid::from_child(&child), Signal::INT);
