@@ -323,11 +323,6 @@ impl Napi {
         Some("n/a: no device queues its packets".into())
     }
 
-    /// Sets the timer slack of the queue's thread in its moderation.
-    pub fn set_timer_slack(&mut self, slack: Duration) {
-        self.ops.moderator().set_timer_slack(slack);
-    }
-
     /// Stores the cost of a wake-up and of a packet that was learned at `now`.
     pub fn learned(&mut self, cost: Option<Cost>, now: Instant) {
         self.ops.learned(cost, now);

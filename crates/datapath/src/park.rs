@@ -111,7 +111,8 @@ impl Worker {
             if !self.arm_impatient()? {
                 return Ok(false);
             }
-            self.epoll.alarm(Some(until))?;
+            let until = self.set_alarm(Instant::now(), until)?;
+            self.rest = Rest::Hold { until, spin };
             true
         } else {
             // A packet whose time has come is work, as a received packet is.
@@ -127,6 +128,16 @@ impl Worker {
             self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
         }
         Ok(armed)
+    }
+
+    /// Sets the alarm for the end of a hold, at about `until`; returns its time. A packet whose time
+    /// comes then needs that time.
+    fn set_alarm(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
+        if self.due == Some(until) {
+            self.epoll.alarm(Some(until))?;
+            return Ok(until);
+        }
+        Ok(self.epoll.near(now, until)?)
     }
 
     /// Arms every queue; returns false if a queue has work.
@@ -248,7 +259,7 @@ impl Worker {
     /// Only queues that may not stay unpolled are armed meanwhile, so other senders do not pay for
     /// a wake-up of this worker. There is no hold while an order waits. The bell ends the hold,
     /// unless the hold is so short that the worker waits busily.
-    fn hold(&mut self, until: Instant, timeout: Option<Duration>) -> io::Result<()> {
+    fn hold(&mut self, mut until: Instant, timeout: Option<Duration>) -> io::Result<()> {
         let since = Instant::now();
         let left = until.saturating_duration_since(since);
         let time = timeout.map_or(left, |timeout| left.min(timeout));
@@ -271,21 +282,27 @@ impl Worker {
             return Ok(());
         }
         let is_impatient = self.napis.iter_mut().any(Napi::is_impatient);
-        if is_impatient {
-            self.epoll.alarm(None)?;
-            if !self.arm_impatient()? {
-                return Ok(());
-            }
+        if is_impatient && !self.arm_impatient()? {
+            return Ok(());
         }
         self.meter.falls_asleep(since, clock::thread_cpu_ns);
         let by_queue = if is_impatient {
-            let by_queue = self.sleep(Some(time))?;
+            until = self.set_alarm(since, until)?;
+            let by_queue = self.sleep(timeout)?;
             self.slot.bell().drain();
             by_queue
         } else {
-            if poll_readable(&[self.slot.bell().as_fd()], Some(time))? {
+            let bell = self.slot.bell();
+            let is_rung = if time == left && self.due != Some(until) {
+                let (at, is_rung) = self.alarms.sleep(Some(bell.as_fd()), since, until)?;
+                until = at;
+                is_rung
+            } else {
+                poll_readable(&[bell.as_fd()], Some(time))?
+            };
+            if is_rung {
                 // Draining loses no order: the next turn reads the mailbox's word after this.
-                self.slot.bell().drain();
+                bell.drain();
             }
             false
         };

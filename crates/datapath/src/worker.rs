@@ -11,14 +11,12 @@
 mod orders;
 
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{CostMeter, Rest};
-use linerate_port::thread;
-use linerate_port::wait::{EventFlags, WaitSet};
+use linerate_port::wait::{EventFlags, TimerPair, WaitSet};
 use linerate_skb::{Batch, DropReason, Local};
 
 use crate::control::Control;
@@ -42,8 +40,6 @@ const WITHHELD_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time for which a worker that ends waits for its devices, all queues together: shorter
 /// than the time after which a halt leaves the worker's thread behind.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(1500);
-/// Longest delay with which the kernel may wake a thread that the engine started.
-const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
 /// The result of a turn: when the worker must turn again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +77,8 @@ pub struct Worker {
     /// Epoll set. At the end of a hold, its alarm wakes a program that sleeps on the worker's
     /// descriptor.
     pub(crate) epoll: WaitSet,
+    /// The alarms of [`Worker::park`] that end holds.
+    pub(crate) alarms: TimerPair,
     pub(crate) slot: Arc<WorkerSlot>,
     /// The mailbox's word up to which orders were executed.
     pub(crate) executed: Word,
@@ -141,6 +139,7 @@ impl Worker {
             outbox: Batch::with_capacity(budget),
             budget,
             epoll,
+            alarms: TimerPair::default(),
             executed: slot.word(),
             rest: Rest::Device,
             holds: false,
@@ -403,12 +402,6 @@ impl Worker {
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // The default timer slack would lengthen holds. If the kernel refuses the change, holds
-        // last longer.
-        if thread::set_timer_slack_ns(SLACK_NS).is_ok() {
-            let slack = Duration::from_nanos(SLACK_NS.get());
-            self.napis.iter_mut().for_each(|napi| napi.set_timer_slack(slack));
-        }
         loop {
             let turned = self.turn(Instant::now());
             // Check after the turn: `arm` does not report a halt that came before the turn, and the

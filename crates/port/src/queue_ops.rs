@@ -63,9 +63,9 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Makes the descriptor readable at `at`, and stops the device's signals until the queue is
-    /// armed again, so that no sender pays for waking the caller. Returns false if the driver
-    /// cannot do this; the caller then arms instead.
+    /// Makes the descriptor readable at `at`, or at most a quarter of the time until then earlier,
+    /// and stops the device's signals until the queue is armed again, so that no sender pays for
+    /// waking the caller. Returns false if the driver cannot do this; the caller then arms instead.
     ///
     /// Cost: a syscall; one more for the first of several in a row.
     fn hold(&mut self, at: Instant) -> bool {

@@ -16,12 +16,14 @@ mod event_fd;
 mod poll;
 mod set;
 mod timer_fd;
+mod timer_pair;
 
 pub use epoll::{Epoll, Event, EventFlags, NO_EVENT};
 pub use event_fd::EventFd;
 pub use poll::{POLL_FDS_MAX, is_writable, poll_each, poll_readable};
 pub use set::WaitSet;
 pub use timer_fd::TimerFd;
+pub use timer_pair::TimerPair;
 
 /// Reads the eight bytes of an eventfd or a timerfd; returns false if there was nothing to read.
 fn read_counter(fd: &OwnedFd) -> bool {

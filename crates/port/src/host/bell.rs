@@ -129,17 +129,17 @@ impl Bell {
         self.set.no_later(at)
     }
 
-    /// Rings at `at`, and does not watch `device` until it is watched again; returns true if the
-    /// bell will ring.
+    /// Rings near `at`, at most a quarter of the time until then earlier, and does not watch
+    /// `device` until it is watched again; returns true if the bell will ring.
     ///
-    /// Cost: a syscall; one more if the device was watched.
+    /// Cost: a syscall; more for the first of several in a row.
     pub fn hold(&mut self, device: impl AsFd, at: Instant) -> bool {
         let none = EventFlags::empty();
         let watched = self.device == Device::Watched && self.interest != none;
         if watched && self.set.modify(device, DEVICE, none).is_ok() {
             self.interest = none;
         }
-        self.set.alarm(Some(at)).is_ok()
+        self.set.near(Instant::now(), at).is_ok()
     }
 
     /// Stops watching a removed device, because its descriptor would report an error without end.

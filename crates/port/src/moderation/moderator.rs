@@ -19,9 +19,8 @@ const RING_LEN_MIN: u32 = 64;
 pub const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
-/// Time by which Linux may delay a thread's timers by default; a device's wake-up has no such
-/// delay.
-const SLACK: Duration = Duration::from_micros(50);
+/// Part of a hold that may be left at its end, because an alarm that was set beforehand ended it.
+const LEFT: u32 = 4;
 /// Smallest lateness of a timer that is used at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
 /// The longest time for which a quiet queue stays unpolled, and packets that wait for their time
@@ -100,7 +99,6 @@ pub struct Moderator {
     /// The last hold, until it ends; the next field is the smoothed lateness of the ends of sleeps.
     due: Option<Due>,
     late: Duration,
-    slack: Duration,
     /// The time for which the last decision would hold packets in a ring without end; `None` if it
     /// was no hold.
     held: Option<Duration>,
@@ -136,7 +134,6 @@ impl Moderator {
             cost: Cost::default(),
             due: None,
             late: Duration::ZERO,
-            slack: SLACK,
             held: None,
             packets: 0,
             irqs: 0,
@@ -194,11 +191,6 @@ impl Moderator {
             self.holds.count -= 1;
             self.adaptive.forget_hold();
         }
-    }
-
-    /// Sets the timer slack of the thread, if it is not Linux's default of 50 µs.
-    pub fn set_timer_slack(&mut self, slack: Duration) {
-        self.slack = slack;
     }
 
     /// Records that a poll for up to `budget` packets returned `packets`.
@@ -325,8 +317,8 @@ impl Moderator {
         self.device.add(packets, turn.bytes);
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
-                let (cost, late, slack) = (self.cost, self.late, self.late.min(self.slack));
-                let target = |rate: f64| target(goal, rate, cost, slack);
+                let (cost, late) = (self.cost, self.late);
+                let target = |rate: f64| target(goal, rate, cost);
                 let spares = matches!(goal, Goal::Latency { .. });
                 let (arrivals, device) = (&mut self.arrivals, &self.device);
                 return self.adaptive.round(now, (late, spares), arrivals, target, device);
@@ -378,18 +370,19 @@ impl Moderator {
     }
 
     /// Ends the hold at `now`, and measures how late its sleep ended; returns true if the hold was
-    /// over. An end that is much later than usual has little weight.
+    /// over, of which a quarter may be left. An end that is much later than usual has little weight.
     ///
     /// Call it directly after the sleep: otherwise the next decision counts all time until then as
     /// lateness.
     pub fn hold_ended(&mut self, now: Instant) -> bool {
         let Some(due) = self.due.take() else { return false };
-        let Some(late) = now.checked_duration_since(due.at) else {
-            let left = due.at.saturating_duration_since(now).min(due.hold);
-            self.holds.time_ns -= left.as_nanos() as u64;
+        let left = due.at.saturating_duration_since(now).min(due.hold);
+        self.holds.time_ns -= left.as_nanos() as u64;
+        if left > due.hold / LEFT {
             return false;
-        };
+        }
         if !due.spin {
+            let late = now.saturating_duration_since(due.at);
             self.late = (7 * self.late + late.min(2 * self.late + LATE_MIN)) / 8;
         }
         true
@@ -434,13 +427,12 @@ impl Moderator {
 }
 
 /// Returns the longest hold that a goal allows at a rate of packets a nanosecond.
-fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
+fn target(goal: Goal, rate: f64, cost: Cost) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
-            let goal = Duration::from_micros(p99_usecs.into());
-            // The goal limits only the delay that holding adds. A thread whose timers are later
-            // than their slack gets the CPU late after a device's wake-up as well.
-            let longest = goal - slack.min(goal / 2);
+            // The goal limits only the delay that holding adds. A thread whose timers are late gets
+            // the CPU late after a device's wake-up as well.
+            let longest = Duration::from_micros(p99_usecs.into());
             // Number of packets a wake-up at which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);

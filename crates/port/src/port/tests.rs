@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::Needs;
 use crate::health::HealthKind;
 use linerate_skb::{Local, Moved};
-use linerate_sys::wait::EventFd;
+use linerate_sys::wait::{EventFd, WaitSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -167,7 +167,7 @@ fn a_wait_on_a_failed_device_returns_its_error_each_time() {
 
 /// A queue that always has a packet, which its moderation holds; a look at its health uses the
 /// waker.
-struct Holding(EventFd, Health, Arc<OnceLock<Waker>>);
+struct Holding(WaitSet, Health, Arc<OnceLock<Waker>>);
 
 impl QueueOps for Holding {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
@@ -179,11 +179,12 @@ impl QueueOps for Holding {
     }
 
     fn arm(&mut self, want: Want) -> bool {
+        self.0.alarm(None).unwrap();
         !want.frames()
     }
 
-    fn hold(&mut self, _: Instant) -> bool {
-        true
+    fn hold(&mut self, at: Instant) -> bool {
+        self.0.near(Instant::now(), at).is_ok()
     }
 
     fn health(&self) -> Health {
@@ -205,7 +206,7 @@ impl AsFd for Holding {
 /// Returns a queue that has received a packet and is held, and the place of its waker.
 fn holding(pool: &Pool, health: Health) -> (Queue, Arc<OnceLock<Waker>>) {
     let waker = Arc::default();
-    let ops = Holding(EventFd::new().unwrap(), health, Arc::clone(&waker));
+    let ops = Holding(WaitSet::new(0).unwrap(), health, Arc::clone(&waker));
     let mut queue = Queue::new(Box::new(ops), pool.local());
     queue.set_moderation(Moderation::Fixed { usecs: 10_000, frames: 1 << 16 });
     assert_eq!(queue.rx(&mut Batch::with_capacity(8)), 1);

@@ -160,13 +160,17 @@ impl Queue {
         let start = Instant::now();
         let mut left = timeout;
         if let Some((until, spin)) = self.hold(want) {
-            let time = until.saturating_duration_since(start);
-            let time = timeout.map_or(time, |timeout| time.min(timeout));
+            let hold = until.saturating_duration_since(start);
+            let time = timeout.map_or(hold, |timeout| hold.min(timeout));
             if spin {
                 self.spin_hold(start + time);
             } else if !time.is_zero() {
                 self.sleep = Sleep::Timer;
-                let is_rung = self.sleep_for(start, time)?;
+                let is_rung = if time == hold && self.ops.hold(until) {
+                    !self.sleep_on_device(start, None, None)?
+                } else {
+                    self.sleep_for(start, time)?
+                };
                 self.woken(!is_rung);
                 if is_rung {
                     return Ok(false);

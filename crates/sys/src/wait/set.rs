@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use rustix::io;
 
-use super::{Epoll, TimerFd};
+use super::{Epoll, TimerFd, TimerPair};
 use crate::error::{Code, Error, Result};
 
 /// An [`Epoll`] whose first member is an alarm, with the time to which it is set.
@@ -16,6 +16,10 @@ pub struct WaitSet {
     set: Epoll,
     timer: TimerFd,
     alarm: Option<Instant>,
+    tag: u64,
+    /// The alarms of [`WaitSet::near`], once there are some, and true while they are set.
+    pair: Option<TimerPair>,
+    is_near: bool,
 }
 
 impl WaitSet {
@@ -27,7 +31,7 @@ impl WaitSet {
         let (set, timer) = (Epoll::new()?, TimerFd::new()?);
         set.add(&timer, tag, EventFlags::IN)
             .map_err(|e| Error::os(Code::System, "cannot watch a timer", "epoll_ctl", e))?;
-        Ok(WaitSet { set, timer, alarm: None })
+        Ok(WaitSet { set, timer, alarm: None, tag, pair: None, is_near: false })
     }
 
     /// Sets the alarm to `at`, or turns it off. Once it rings, it rings until it is set to another
@@ -38,11 +42,46 @@ impl WaitSet {
     ///
     /// Cost: a syscall if the time changed.
     pub fn alarm(&mut self, at: Option<Instant>) -> io::Result<()> {
+        if std::mem::take(&mut self.is_near) {
+            self.pair.iter_mut().for_each(TimerPair::turn_off);
+        }
         if at != self.alarm {
             self.timer.set_at(at)?;
             self.alarm = at;
         }
         Ok(())
+    }
+
+    /// Sets an alarm near `until` for a sleep that begins at `now`, in place of that of
+    /// [`WaitSet::alarm`]; returns its time: at most a quarter of the sleep before `until`, or a
+    /// sixteenth after it. [`TimerPair`] says what a thread that sleeps often saves by this.
+    ///
+    /// # Errors
+    /// None that a valid descriptor can give.
+    ///
+    /// Cost: a syscall; one or two more if no alarm that is set already suits.
+    pub fn near(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
+        if !self.is_near {
+            self.alarm(None)?;
+            self.is_near = self.watch_pair();
+        }
+        let alarm = self.pair.as_mut().filter(|_| self.is_near);
+        match alarm.and_then(|pair| pair.set(now, until)) {
+            Some((_, at)) => Ok(at),
+            None => self.alarm(Some(until)).map(|()| until),
+        }
+    }
+
+    /// Makes the pair of alarms members of the set; returns false without descriptors or memory.
+    fn watch_pair(&mut self) -> bool {
+        if self.pair.is_none() {
+            let mut pair = TimerPair::default();
+            let is_watched = pair.open().is_ok_and(|timers| {
+                timers.iter().all(|timer| self.set.add(timer, self.tag, EventFlags::IN).is_ok())
+            });
+            self.pair = is_watched.then_some(pair);
+        }
+        self.pair.is_some()
     }
 
     /// Sets the alarm to `at`, unless it is set to an earlier time that has not come; returns true

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use linerate_skb::{Local, Moved, Pool};
-use linerate_sys::wait::EventFd;
+use linerate_sys::wait::WaitSet;
 
 use super::*;
 use crate::queue::QueueOps;
@@ -13,7 +13,7 @@ const HOLD: Duration = Duration::from_millis(10);
 const HELD: Moderation = Moderation::Fixed { usecs: 10_000, frames: 1 << 16 };
 
 /// A device that can be held, and that has this number of packets at each poll.
-struct Device(EventFd, Arc<AtomicUsize>);
+struct Device(WaitSet, Arc<AtomicUsize>);
 
 impl QueueOps for Device {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -26,11 +26,12 @@ impl QueueOps for Device {
     }
 
     fn arm(&mut self, _: Want) -> bool {
+        self.0.alarm(None).unwrap();
         self.1.load(Ordering::Relaxed) == 0
     }
 
-    fn hold(&mut self, _: Instant) -> bool {
-        true
+    fn hold(&mut self, at: Instant) -> bool {
+        self.0.near(Instant::now(), at).is_ok()
     }
 }
 
@@ -44,7 +45,7 @@ impl AsFd for Device {
 fn open(mode: Moderation) -> (Queue, Arc<AtomicUsize>) {
     let pool = Pool::builder().frames(64).build().unwrap();
     let packets = Arc::new(AtomicUsize::new(1));
-    let ops = Device(EventFd::new().unwrap(), Arc::clone(&packets));
+    let ops = Device(WaitSet::new(0).unwrap(), Arc::clone(&packets));
     let mut queue = Queue::new(Box::new(ops), pool.local());
     queue.set_moderation(mode);
     (queue, packets)

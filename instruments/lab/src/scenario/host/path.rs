@@ -10,7 +10,6 @@
 //! what comes meanwhile waits in the kernel's ring.
 
 use std::io;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -41,10 +40,6 @@ const EMPTY: Duration = Duration::from_millis(200);
 const LATE: Duration = Duration::from_secs(20);
 /// The longest time for packets queued in the engine to leave it at its end.
 const DRAIN: Duration = Duration::from_secs(2);
-
-/// Timer slack of the workers' threads, within which the kernel may combine wake-ups: that of the
-/// engine's own threads.
-const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
 /// An order to a worker's thread.
 enum Order {
@@ -113,9 +108,6 @@ impl Path {
             let body = move || {
                 let _ = tell.send(thread::id());
                 let pinned = thread::run_on(&cpus);
-                // Use the timer slack of the engine's own threads: with the default, packets held
-                // for a batch would be held longer.
-                let _ = thread::set_timer_slack_ns(SLACK_NS);
                 let go = pinned.is_ok();
                 let _ = outbox.send(Answer::Rests(pinned));
                 if go {

@@ -67,8 +67,8 @@ fn delay_that_late_timers_force_is_told_beside_the_goal_of_latency() {
         ["holding ", "timers are ", "wait for up to "].map(|s| number(&line, s));
     assert!((9_500.0..=10_000.0).contains(&late) && (hold + late - delay).abs() <= 1.0, "{line}");
     assert!(line.ends_with(" us, more than adaptive:latency=250us"), "{line}");
-    // Timers within the slack shorten the hold instead, and the goal is met.
-    for late in [5, 40] {
+    // An eighth more than the goal is no miss.
+    for late in [5, 30] {
         let line = stream("adaptive:latency=250us", 4096, Cost::default(), us(20), us(late));
         assert!(line.contains("holding ") && !line.contains("timers"), "{line}");
     }
