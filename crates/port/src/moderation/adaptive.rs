@@ -167,7 +167,10 @@ impl Adaptive {
                     self.leave(arrivals, now)
                 } else if !probe.add(window) {
                     self.phase = Phase::Probe(probe);
-                    found.then_some(probe.hold())
+                    // Where no packet is expected in a shorter hold, each packet would cost a sleep
+                    // of its own and one that found nothing.
+                    let is_empty = rate * nanos(probe.hold()) < 1.0;
+                    (found && !is_empty).then_some(probe.hold())
                 } else {
                     self.conclude(probe, arrivals, now)
                 }

@@ -234,6 +234,19 @@ fn lateness_of_timers_does_not_shorten_the_hold() {
 }
 
 #[test]
+fn no_hold_of_a_probe_is_too_short_for_a_packet() {
+    for (gap, shortest) in [(us(100), us(249)), (us(50), us(62))] {
+        let mut m = Moderator::new(Moderation::default(), true);
+        m.set_ring_len(Some(1024));
+        let seen = simulate(&mut m, every(gap, SECOND), SECOND, us(5));
+        let holds = seen.holds.iter().map(|(_, hold)| *hold);
+        let least = holds.clone().min().unwrap();
+        assert!((shortest..shortest + us(2)).contains(&least), "{gap:?}: {least:?}");
+        assert!(holds.count() > 2500, "{gap:?}: {}", seen.line);
+    }
+}
+
+#[test]
 fn hold_is_over_when_an_alarm_ends_its_last_quarter() {
     for (left, is_over) in [(0, true), (25, true), (26, false), (100, false)] {
         let mut m = Moderator::new("fixed:usecs=100".parse().unwrap(), true);
