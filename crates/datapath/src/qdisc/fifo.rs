@@ -101,6 +101,11 @@ impl Qdisc for Fifo {
         if self.packets.is_empty() { None } else { self.clock.last() }
     }
 
+    fn is_full_for(&self, _: &Skb) -> bool {
+        let room = self.room();
+        room.packets == 0 || room.bytes == 0
+    }
+
     fn counts(&self) -> QdiscCounts {
         self.account.counts()
     }

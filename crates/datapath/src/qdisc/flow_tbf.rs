@@ -62,7 +62,9 @@ impl FlowTbf {
     /// Creates a rate limit for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in bits a
     /// second, 1 to 10 Tbit/s, after bursts of up to `burst_bytes`.
     ///
-    /// A burst should last for 50 us at least: waiting flows are served every 16 us.
+    /// A burst should last for 50 us at least: waiting flows are served every 16 us. `flows` should
+    /// exceed the limit of waiting packets: a flow with waiting packets is not evicted, so otherwise
+    /// flows over their rate can keep all places, and packets of others are dropped.
     #[must_use]
     pub fn new(key: Key, rate_bps: u64, burst_bytes: u64, flows: usize) -> FlowTbf {
         let rate = Rate::new(rate_bps, burst_bytes);

@@ -47,7 +47,8 @@ const DROP_PART: usize = 64;
 pub struct FqCodelConfig {
     /// The limit for all flows together.
     pub limit: Limit,
-    /// Number of queues to which flows are hashed, 1 to 65536.
+    /// Number of queues to which flows are hashed, 1 to 65536. More than 16 for each packet of the
+    /// limit make a flood of flows expensive: a search through all queues can precede each drop.
     pub flows: usize,
     /// Number of bytes that a flow may send in a turn, at least 256. A superframe counts with its
     /// own bytes, without the headers that its segments get.
@@ -403,6 +404,11 @@ impl Qdisc for FqCodel {
 
     fn deadline(&self) -> Option<Instant> {
         if self.account.held().packets == 0 { None } else { self.clock.last() }
+    }
+
+    fn is_full_for(&self, _: &Skb) -> bool {
+        let held = self.account.held();
+        held.packets >= self.limit.packets || held.bytes >= self.limit.bytes
     }
 
     fn counts(&self) -> QdiscCounts {

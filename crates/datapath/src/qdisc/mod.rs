@@ -32,7 +32,7 @@ mod wheel;
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 pub use fifo::Fifo;
 pub use flow::Key;
@@ -73,6 +73,13 @@ pub trait Qdisc: Send {
     /// deadline itself.
     fn latest(&self) -> Option<Instant> {
         self.deadline()
+    }
+
+    /// Returns true if `skb` would exceed a limit, so that it or another packet would be dropped: a
+    /// rate in front of the discipline then cuts no superframe into segments, which are dropped.
+    fn is_full_for(&self, skb: &Skb) -> bool {
+        let _ = skb;
+        false
     }
 
     /// Returns the discipline's counts since it was made.

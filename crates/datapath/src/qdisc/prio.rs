@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::{Fifo, Limit, Qdisc, QdiscCounts};
 
@@ -71,6 +71,10 @@ impl Qdisc for PfifoFast {
 
     fn deadline(&self) -> Option<Instant> {
         self.bands.iter().find_map(Fifo::deadline)
+    }
+
+    fn is_full_for(&self, skb: &Skb) -> bool {
+        self.bands[band(skb.priority())].is_full_for(skb)
     }
 
     fn counts(&self) -> QdiscCounts {

@@ -112,10 +112,9 @@ impl Bucket {
         }
         let missing = tokens - rate.full;
         let ns = missing.div_ceil(rate.bps);
-        // What the last nanosecond adds beyond the debt.
-        // A full bucket could borrow again at once.
-        let tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full - 1);
-        Some(Bucket { tokens, at_ns: self.at_ns.saturating_add(ns) })
+        // What the last nanosecond adds beyond the debt is not given: it could be spent before the
+        // debt is paid.
+        Some(Bucket { tokens: 0, at_ns: self.at_ns.saturating_add(ns) })
     }
 
     /// Returns this bucket at another rate: with its tokens, as far as they fit, or with its debt,
@@ -241,7 +240,10 @@ impl<Q: Qdisc> Tbf<Q> {
     #[cold]
     fn enqueue_each(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {
-            if let Some(segments) = self.cuts.cut_first(batch, mem) {
+            let Some(skb) = batch.iter().next() else { return };
+            if !self.inner.is_full_for(skb)
+                && let Some(segments) = self.cuts.cut_first(batch, mem)
+            {
                 let n = segments.len();
                 let (longest, _) = look_at(segments, n);
                 self.inner.enqueue(segments, n, now, mem);
@@ -441,10 +443,10 @@ mod tests {
         assert!(in_debt.is_in_debt(60_000_000_000), "64,000 bytes take 64,000 s");
         let paid = in_debt.at_rate(&slow, &fast, 5);
         assert!(paid.is_in_debt(64_000) && !paid.is_in_debt(64_010), "{paid:?}");
-        // The bucket keeps what the last nanosecond added, which is more than the new burst.
+        // It keeps nothing of what the last nanosecond adds, which is more than the new burst.
         let fastest = Rate::new(RATE_MAX_BPS, 2000);
         let in_debt = fastest.bucket(5).borrowed(&fastest, 65_001).expect("it is full");
-        assert!(in_debt.bytes() > 1);
+        assert_eq!(in_debt.bytes(), 0);
         let small = Rate::new(8, 1);
         let still = in_debt.at_rate(&fastest, &small, 5);
         assert!(still.is_in_debt(5) && still.borrowed(&small, 1000).is_none(), "{still:?}");

@@ -141,6 +141,9 @@ impl Qdisc for Box<dyn Qdisc> {
     fn latest(&self) -> Option<Instant> {
         (**self).latest()
     }
+    fn is_full_for(&self, skb: &Skb) -> bool {
+        (**self).is_full_for(skb)
+    }
     fn counts(&self) -> QdiscCounts {
         (**self).counts()
     }
