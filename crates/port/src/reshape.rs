@@ -249,12 +249,10 @@ fn takes_ip(protocol: Protocol, data: &[u8]) -> bool {
 /// Removes `tag` from the metadata, and returns it.
 #[cold]
 fn pop_kept(skb: &mut Skb, tag: Vlan) -> Result<VlanTag, DropReason> {
-    let plain = VlanTag::new(tag.tci & 0xfff, (tag.tci >> 13) as u8);
-    let popped = match EtherType(tag.protocol) {
-        EtherType::VLAN => plain,
-        EtherType::QINQ => plain.service(),
-        _ => return Err(DropReason::UNSUPPORTED),
-    };
+    if !matches!(EtherType(tag.protocol), EtherType::VLAN | EtherType::QINQ) {
+        return Err(DropReason::UNSUPPORTED);
+    }
+    let popped = VlanTag::from_bytes(tag.bytes());
     if skb.set_vlan(None) { Ok(popped) } else { Err(DropReason::NO_FRAME) }
 }
 

@@ -171,6 +171,13 @@ impl VlanTag {
         tag
     }
 
+    /// Returns the tag of four bytes of a frame: its type, then its TCI.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 4]) -> VlanTag {
+        let [tpid, tci] = [[bytes[0], bytes[1]], [bytes[2], bytes[3]]];
+        VlanTag { tpid: U16::from_bytes(tpid), tci: U16::from_bytes(tci) }
+    }
+
     /// Returns the tag with the type of a service provider's tag ([`EtherType::QINQ`]).
     #[must_use]
     pub fn service(self) -> VlanTag {

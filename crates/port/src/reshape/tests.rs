@@ -209,6 +209,11 @@ fn a_tag_of_the_metadata_is_the_outermost_tag() {
     assert_eq!((skb.vlan(), skb.offload().csum_start), (None, PARTIAL.csum_start + 8));
     assert_eq!(bytes(&skb)[12..20], [0x81, 0, 0x20, 7, 0x88, 0xa8, 0x70, 5]);
     assert_eq!(skb.pop_vlan().unwrap().vid(), 7);
+    skb.set_vlan(Some(Vlan { tci: 0x7006, protocol: 0x88a8 }));
+    let tag = skb.pop_vlan().unwrap();
+    skb.push_vlan(tag).unwrap();
+    assert_eq!(bytes(&skb)[12..16], [0x88, 0xa8, 0x70, 6], "with its drop eligibility");
+    assert_eq!(skb.pop_vlan().unwrap().vid(), 6);
     skb.set_vlan(Some(Vlan { tci: 0x6009, protocol: 0x8100 }));
     let tags = [(); 2].map(|()| skb.pop_vlan().unwrap());
     let said = tags.map(|tag| (tag.vid(), tag.pcp(), tag.tpid()));
