@@ -11,7 +11,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{Cost, Rest, SLEEP_MIN};
-use linerate_port::wait::{Event, EventFlags, NO_EVENT, poll_readable};
+use linerate_port::wait::{Event, EventFlags, NO_EVENT, TimerPair};
 use linerate_port::{Want, clock};
 use linerate_skb::Verdict;
 
@@ -28,8 +28,8 @@ pub(crate) const TIMER: u64 = u64::MAX - 1;
 const ROOM_INTERVAL: Duration = SLEEP_MIN;
 /// Weight that earlier samples of wake-ups keep when a sample is added: as those of their cost do.
 const DECAY: f64 = 0.96;
-/// Most events of a worker: one of each queue, of the bell and of the timer.
-const EVENTS_MAX: usize = Verdict::OUTPUTS_MAX + 2;
+/// Most events of a worker: one of each queue, of the bell and of two alarms that have rung.
+const EVENTS_MAX: usize = Verdict::OUTPUTS_MAX + 3;
 
 impl Worker {
     /// Decides when to poll next. Keeps the decision under load: a queue that used its whole budget
@@ -84,7 +84,7 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::forget_hold);
     }
 
-    /// Makes the worker's descriptor readable when there is work, or at the time in
+    /// Makes the worker's descriptor readable when there is work, or near the time in
     /// [`Turned::Until`]; returns false if there is work already. If that time is too short for a
     /// sleep, this waits for it busily, for up to 25 µs, and returns false.
     ///
@@ -133,11 +133,17 @@ impl Worker {
     /// Sets the alarm for the end of a hold, at about `until`; returns its time. A packet whose time
     /// comes then needs that time.
     fn set_alarm(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
-        if self.due == Some(until) {
-            self.epoll.alarm(Some(until))?;
-            return Ok(until);
+        if self.may_be_late(now, until) {
+            return Ok(self.epoll.near(now, until)?);
         }
-        Ok(self.epoll.near(now, until)?)
+        self.epoll.alarm(Some(until))?;
+        Ok(until)
+    }
+
+    /// Returns true if a hold from `now` on may end somewhat after `until`: no packet is due then.
+    fn may_be_late(&self, now: Instant, until: Instant) -> bool {
+        let late = TimerPair::late(until.saturating_duration_since(now));
+        self.due.is_none_or(|due| due > until + late)
     }
 
     /// Arms every queue; returns false if a queue has work.
@@ -285,6 +291,8 @@ impl Worker {
         if is_impatient && !self.arm_impatient()? {
             return Ok(());
         }
+        let is_exact = timeout.is_some_and(|timeout| timeout < left + TimerPair::late(left))
+            || !self.may_be_late(since, until);
         self.meter.falls_asleep(since, clock::thread_cpu_ns);
         let by_queue = if is_impatient {
             until = self.set_alarm(since, until)?;
@@ -293,12 +301,13 @@ impl Worker {
             by_queue
         } else {
             let bell = self.slot.bell();
-            let is_rung = if time == left && self.due != Some(until) {
-                let (at, is_rung) = self.alarms.sleep(Some(bell.as_fd()), since, until)?;
+            let fd = Some(bell.as_fd());
+            let is_rung = if is_exact {
+                self.alarms.sleep_exactly(fd, since, since + time)?
+            } else {
+                let (at, is_rung) = self.alarms.sleep(fd, since, until)?;
                 until = at;
                 is_rung
-            } else {
-                poll_readable(&[bell.as_fd()], Some(time))?
             };
             if is_rung {
                 // Draining loses no order: the next turn reads the mailbox's word after this.

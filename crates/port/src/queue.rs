@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use linerate_skb::{Batch, Code, Error, Local, Pool, Result};
+use linerate_sys::wait::TimerPair;
 
 use crate::driver_queue::DriverQueue;
 use crate::moderation::{CostMeter, Moderated, Moderation};
@@ -31,6 +32,8 @@ pub struct Queue {
     starved: bool,
     sleep: Sleep,
     meter: CostMeter,
+    /// The alarms that end the holds of waits.
+    alarms: TimerPair,
     /// The receiving end of a waker, if there is one.
     waker: Option<WakeEnd>,
 }
@@ -46,6 +49,7 @@ impl Queue {
             starved: false,
             sleep: Sleep::Awake,
             meter: CostMeter::default(),
+            alarms: TimerPair::default(),
             waker: None,
         }
     }

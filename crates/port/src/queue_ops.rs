@@ -63,8 +63,8 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Makes the descriptor readable at `at`, or at most a quarter of the time until then earlier,
-    /// and stops the device's signals until the queue is armed again, so that no sender pays for
+    /// Makes the descriptor readable at `at`, or at most a quarter of the time until then earlier or
+    /// a sixteenth later, and stops the device's signals until the queue is armed again, so that no sender pays for
     /// waking the caller. Returns false if the driver cannot do this; the caller then arms instead.
     ///
     /// Cost: a syscall; one more for the first of several in a row.

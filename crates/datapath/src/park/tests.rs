@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, mpsc};
 
-use linerate_port::wait::EventFd;
+use linerate_port::wait::{EventFd, poll_readable};
 use linerate_port::{Caps, Direction, Goal, Moderation, QueueOps};
 use linerate_skb::{Batch, Local, Moved, Pool};
 
@@ -107,6 +107,32 @@ fn a_worker_holds_until_the_time_and_counts_one_irq() {
     assert_eq!((waits.sleeps, waits.hold_offs), (1, 1));
     assert_eq!(waits.hold_off_ns, waits.asleep_ns, "it slept only in the hold");
     assert_eq!((counts.hold_ends, counts.wakeups, counts.irqs()), (1, 0, 1));
+}
+
+#[test]
+fn each_of_many_holds_in_a_row_is_counted_and_ends_near_its_time() {
+    const HOLDS: u64 = 8;
+    for sleeps_outside in [false, true] {
+        let (mut worker, _slot, _) = dense(true, 0);
+        worker.napis[0].set_moderation(Moderation::Fixed { usecs: 4000, frames: 1 << 16 });
+        let mut slept = 0;
+        for _ in 0..HOLDS {
+            let turned = worker.turn(Instant::now());
+            let Turned::Until(until) = turned else { panic!("{turned:?}") };
+            let hold = until.saturating_duration_since(Instant::now());
+            if !sleeps_outside {
+                worker.park(turned, None).unwrap();
+            } else if worker.arm().unwrap() {
+                assert!(poll_readable(&[worker.as_fd()], None).unwrap());
+            }
+            assert!(Instant::now() + hold / 4 >= until);
+            // A thread without its CPU for that long does not sleep any more.
+            slept += u64::from(!hold.is_zero());
+        }
+        worker.turn(Instant::now());
+        let ends = worker.napis[0].counts().hold_ends;
+        assert!(ends <= slept && (ends + 2 >= slept), "{ends} of {slept}");
+    }
 }
 
 #[test]

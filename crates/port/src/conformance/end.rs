@@ -195,6 +195,15 @@ impl End {
         silent
     }
 
+    /// Holds each queue that can be held for `time`, one after the other; returns false if the
+    /// descriptor of one does not become readable within `patience`.
+    pub fn holds_end(&mut self, time: Duration, patience: Duration) -> bool {
+        self.slots.iter_mut().all(|slot| {
+            !slot.ops.hold(Instant::now() + time)
+                || poll_readable(&[slot.ops.as_fd()], Some(patience)).is_ok_and(|rings| rings)
+        })
+    }
+
     /// Returns true if one of the end's descriptors becomes readable within `timeout`.
     pub fn readable(&self, timeout: Duration) -> bool {
         let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();

@@ -129,8 +129,8 @@ impl Bell {
         self.set.no_later(at)
     }
 
-    /// Rings near `at`, at most a quarter of the time until then earlier, and does not watch
-    /// `device` until it is watched again; returns true if the bell will ring.
+    /// Rings near `at`, at most a quarter of the time until then earlier or a sixteenth later, and
+    /// does not watch `device` until it is watched again; returns true if the bell will ring.
     ///
     /// Cost: a syscall; more for the first of several in a row.
     pub fn hold(&mut self, device: impl AsFd, at: Instant) -> bool {
@@ -171,7 +171,8 @@ impl Bell {
     ///
     /// Cost: a syscall.
     pub(crate) fn pending(&self) -> EventFlags {
-        let mut events = [NO_EVENT; 2];
+        // The device, and two alarms that have rung.
+        let mut events = [NO_EVENT; 3];
         let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
         // Copy the fields, because the kernel's structure is packed.
         let device = events[..n].iter().find(|&&e| { e.data }.u64() == DEVICE);

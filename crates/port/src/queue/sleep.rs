@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Error, Result};
 use linerate_sys::clock::thread_cpu_ns;
-use linerate_sys::wait::{poll_each, poll_readable};
+use linerate_sys::wait::{TimerPair, poll_each, poll_readable};
 
 use super::Queue;
 use crate::health::Health;
@@ -166,12 +166,12 @@ impl Queue {
                 self.spin_hold(start + time);
             } else if !time.is_zero() {
                 self.sleep = Sleep::Timer;
-                let is_rung = if time == hold && self.ops.hold(until) {
-                    !self.sleep_on_device(start, None, None)?
-                } else {
-                    self.sleep_for(start, time)?
+                let may_be_late = timeout.is_none_or(|t| t >= hold + TimerPair::late(hold));
+                let is_rung = match may_be_late {
+                    true => self.sleep_until(start, until)?,
+                    false => self.sleep_for(start, time)?,
                 };
-                self.woken(!is_rung);
+                self.woken(!is_rung && time == hold);
                 if is_rung {
                     return Ok(false);
                 }
@@ -197,6 +197,19 @@ impl Queue {
         let readable = self.sleep_on_device(start, timeout, left)?;
         self.woken(readable);
         Ok(readable)
+    }
+
+    /// Sleeps from `start` until about `until`, the end of a hold; returns true if a waker ended
+    /// the sleep.
+    fn sleep_until(&mut self, start: Instant, until: Instant) -> Result<bool> {
+        let bell = self.waker.as_ref().map(WakeEnd::as_fd);
+        let (at, is_rung) = self.alarms.sleep(bell, start, until).map_err(cannot_wait)?;
+        if !is_rung || self.waker_used_polled() {
+            return Ok(is_rung);
+        }
+        // The doorbell rang late: an earlier wait has returned for this use of the waker.
+        let now = Instant::now();
+        self.sleep_for(now, at.saturating_duration_since(now))
     }
 
     /// Sleeps for `time` from `start` on; returns true if a waker ended the sleep.
@@ -300,8 +313,8 @@ impl Queue {
         n
     }
 
-    /// Counts the end of a sleep, if `by` is true: this queue ended it. A hold counts only if its
-    /// time is over.
+    /// Counts the end of a sleep, if `by` is true: this queue ended it. A hold counts only if at
+    /// most a quarter of its time is left.
     pub(crate) fn woken(&mut self, by: bool) {
         match std::mem::take(&mut self.sleep) {
             Sleep::Device if by => self.ops.irq(false),

@@ -369,7 +369,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
     fn hold(&mut self, at: Instant) -> bool {
         self.watch(false);
         self.armed = true;
-        self.set.alarm(Some(at)).is_ok()
+        self.set.near(Instant::now(), at).is_ok()
     }
 
     fn health(&self) -> Health {

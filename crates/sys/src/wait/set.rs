@@ -44,6 +44,7 @@ impl WaitSet {
     pub fn alarm(&mut self, at: Option<Instant>) -> io::Result<()> {
         if std::mem::take(&mut self.is_near) {
             self.pair.iter_mut().for_each(TimerPair::turn_off);
+            self.alarm = None;
         }
         if at != self.alarm {
             self.timer.set_at(at)?;
@@ -59,7 +60,8 @@ impl WaitSet {
     /// # Errors
     /// None that a valid descriptor can give.
     ///
-    /// Cost: a syscall; one or two more if no alarm that is set already suits.
+    /// Cost: a syscall; one or two more if no alarm that is set already suits, and each time in a
+    ///       process without descriptors.
     pub fn near(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
         if !self.is_near {
             self.alarm(None)?;
@@ -67,7 +69,10 @@ impl WaitSet {
         }
         let alarm = self.pair.as_mut().filter(|_| self.is_near);
         match alarm.and_then(|pair| pair.set(now, until)) {
-            Some((_, at)) => Ok(at),
+            Some((_, at)) => {
+                self.alarm = Some(at);
+                Ok(at)
+            }
             None => self.alarm(Some(until)).map(|()| until),
         }
     }
@@ -154,6 +159,35 @@ mod tests {
         assert!(!rings(&set));
         bell.signal();
         assert!(rings(&set));
+    }
+
+    #[test]
+    fn near_alarms_ring_one_after_the_other_and_none_after_they_are_turned_off() {
+        let (mut set, outer) = (WaitSet::new(TAG).unwrap(), Epoll::new().unwrap());
+        outer.add(&set, 1, EventFlags::IN | EventFlags::ET).unwrap();
+        let (mut events, hold) = ([NO_EVENT; 4], Duration::from_millis(4));
+        for sleeps in [1, 2, 10] {
+            for _ in 0..sleeps {
+                let now = Instant::now();
+                let at = set.near(now, now + hold).unwrap();
+                assert!(at + hold / 4 >= now + hold && at <= now + hold + hold / 16);
+                // A thread that is late finds this alarm, and perhaps the next one.
+                assert_eq!(outer.wait(&mut events, Some(Duration::from_secs(20))), Ok(1));
+                assert!(Instant::now() >= at && set.is_due(at) && rings(&set));
+            }
+            set.alarm(None).unwrap();
+            assert!(!rings(&set) && !set.is_due(Instant::now()), "{sleeps}");
+            std::thread::sleep(2 * hold);
+            assert!(!rings(&set), "the alarm of a next sleep rang after {sleeps}");
+        }
+        let now = Instant::now();
+        let at = set.near(now, now + Duration::from_secs(50)).unwrap();
+        assert!(set.no_later(at + hold) && !set.is_due(now) && set.is_due(at), "it is earlier");
+        assert!(set.no_later(now) && rings_soon(&set), "and gives way to one that is earlier");
+    }
+
+    fn rings_soon(set: &WaitSet) -> bool {
+        poll_readable(&[set.as_fd()], Some(Duration::from_secs(20))).unwrap()
     }
 
     #[test]

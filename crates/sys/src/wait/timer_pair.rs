@@ -60,14 +60,29 @@ impl TimerPair {
         let timers = self.timers.as_ref()?;
         let Step { at, is_set, next } = self.plan.step(now, until);
         let [this, other] = [self.plan.turn, 1 - self.plan.turn].map(|i| &timers[i]);
-        if !is_set {
-            this.set_at(Some(at)).ok()?;
+        let is_other_silent = next.is_none() && !self.is_other_set;
+        self.is_other_set = next.is_some();
+        let set = |timer: &TimerFd, at| timer.set_at(at).is_ok();
+        if (is_set || set(this, Some(at))) && (is_other_silent || set(other, next)) {
+            return Some((this.as_fd(), at));
         }
-        if next.is_some() || self.is_other_set {
-            other.set_at(next).ok()?;
-            self.is_other_set = next.is_some();
-        }
-        Some((this.as_fd(), at))
+        // A filter of system calls refuses the call: the next sleep must not rely on an alarm.
+        self.plan = Plan::default();
+        None
+    }
+
+    /// Sets the alarm of a sleep until `until`; returns it, or `None` if the alarms are not open.
+    fn set_exactly(&mut self, until: Instant) -> Option<BorrowedFd<'_>> {
+        let this = &self.timers.as_ref()?[self.plan.turn];
+        this.set_at(Some(until)).ok()?;
+        self.plan.last = Some(until);
+        Some(this.as_fd())
+    }
+
+    /// Returns by how much the alarm of [`TimerPair::sleep`] may be later than wanted.
+    #[must_use]
+    pub fn late(sleep: Duration) -> Duration {
+        sleep / LATE
     }
 
     /// Turns the alarms off.
@@ -102,16 +117,41 @@ impl TimerPair {
     ) -> io::Result<(Instant, bool)> {
         // Without alarms, `set` returns none.
         let _ = self.open();
-        let Some((alarm, at)) = self.set(now, until) else {
-            let left = Some(until.saturating_duration_since(now));
-            return Ok((until, poll_readable(bell.as_slice(), left)?));
-        };
-        let mut is_rung = false;
-        let fds = [alarm, bell.unwrap_or(alarm)];
-        let fds = &fds[..1 + usize::from(bell.is_some())];
-        poll_each(fds, None, |i| is_rung |= i > 0)?;
-        Ok((at, is_rung))
+        match self.set(now, until) {
+            Some((alarm, at)) => Ok((at, wait(Some(alarm), bell, Duration::ZERO)?)),
+            None => Ok((until, wait(None, bell, until.saturating_duration_since(now))?)),
+        }
     }
+
+    /// Sleeps from `now` until `until`, or until `bell` is readable; returns true if it is.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    ///
+    /// Cost: two syscalls, and programming the CPU's timer.
+    pub fn sleep_exactly(
+        &mut self,
+        bell: Option<BorrowedFd<'_>>,
+        now: Instant,
+        until: Instant,
+    ) -> io::Result<bool> {
+        let _ = self.open();
+        wait(self.set_exactly(until), bell, until.saturating_duration_since(now))
+    }
+}
+
+/// Waits for `alarm`, or for a time `left` without one, or until `bell` is readable; returns true
+/// if it is.
+fn wait(
+    alarm: Option<BorrowedFd<'_>>,
+    bell: Option<BorrowedFd<'_>>,
+    left: Duration,
+) -> io::Result<bool> {
+    let Some(alarm) = alarm else { return poll_readable(bell.as_slice(), Some(left)) };
+    let mut is_rung = false;
+    let fds = [alarm, bell.unwrap_or(alarm)];
+    poll_each(&fds[..1 + usize::from(bell.is_some())], None, |i| is_rung |= i > 0)?;
+    Ok(is_rung)
 }
 
 /// Which alarm is set for which time.
@@ -218,9 +258,13 @@ mod tests {
             assert!(at + hold / EARLY >= now + hold && at <= now + hold + hold / LATE);
             assert!(Instant::now() >= at && !is_rung);
         }
+        let now = Instant::now();
+        assert!(!pair.sleep_exactly(Some(bell.as_fd()), now, now + hold).unwrap());
+        assert!(now.elapsed() >= hold);
         bell.signal();
         let (now, long) = (Instant::now(), Duration::from_secs(20));
         assert!(pair.sleep(Some(bell.as_fd()), now, now + long).unwrap().1);
+        assert!(pair.sleep_exactly(Some(bell.as_fd()), now, now + long).unwrap());
         assert!(now.elapsed() < long / 2);
     }
 }

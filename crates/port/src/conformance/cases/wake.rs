@@ -12,11 +12,15 @@ use crate::queue::Want;
 
 /// Number of packets, each of which the receiver waits for.
 const ROUNDS: u32 = 200;
+/// Number of holds in a row, and the time of each.
+const HOLDS: u32 = 4;
+const HOLD: Duration = Duration::from_micros(500);
 
 /// Checks `arm` and the descriptor. With no packet waiting, `arm` returns true and the descriptor
 /// is not readable. With a packet waiting, in every call `arm` returns false or the descriptor is
 /// readable at once. For packets left from an earlier call `arm` must return false, because a
-/// poller of an edge-triggered epoll has already seen the change.
+/// poller of an edge-triggered epoll has already seen the change. The descriptor becomes readable
+/// at the end of a hold.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -62,6 +66,11 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
             );
         }
         receiver.collect(&mut arrivals, packets.len(), patience);
+        silent(bench);
+        for _ in 0..HOLDS {
+            let holds_end = bench.receiver().holds_end(HOLD, patience);
+            assert!(holds_end, "hold() begins a hold that does not end");
+        }
         silent(bench);
     })
 }

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
 use linerate_sys::wait::EventFd;
@@ -39,6 +39,7 @@ enum Fault {
     ForgetsToAnnounceRoom,
     SpinsWhenFull,
     IsReadableWithoutCause,
+    HoldsForEver,
     TellsOfTheEndForEver,
     ChangesItsDescriptor,
 }
@@ -173,6 +174,10 @@ impl QueueOps for Broken {
             }
             _ => silent,
         }
+    }
+
+    fn hold(&mut self, _: Instant) -> bool {
+        self.fault == Fault::HoldsForEver
     }
 
     fn health(&self) -> Health {
@@ -334,6 +339,7 @@ fn a_driver_that_sleeps_on_a_packet_is_caught() {
 fn a_driver_that_forgets_a_wake_up_is_caught() {
     caught(Fault::ForgetsToWake, cases::no_wake_up_is_lost, "does not wake it");
     caught(Fault::ForgetsToAnnounceRoom, cases::room_wakes_a_sender, "the sender sleeps on");
+    caught(Fault::HoldsForEver, cases::arm_tells_what_is_there, "a hold that does not end");
 }
 
 #[test]
