@@ -103,7 +103,7 @@ impl TimerPair {
     /// before `until`, or a sixteenth after it.
     ///
     /// The alarm of a next sleep of about the same length is set, too. If no sleep follows, it
-    /// rings once for nobody. A process without descriptors sleeps until `until`, by a timeout.
+    /// rings once without effect. A process without descriptors sleeps until `until`, by a timeout.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -154,7 +154,7 @@ fn wait(
     Ok(is_rung)
 }
 
-/// Which alarm is set for which time.
+/// The times of the two alarms.
 #[derive(Debug, Default)]
 struct Plan {
     /// The alarm of the present sleep.
@@ -166,7 +166,7 @@ struct Plan {
     gap: Duration,
 }
 
-/// What to do for a sleep.
+/// The choice of an alarm for a sleep.
 #[derive(Debug, PartialEq)]
 struct Step {
     at: Instant,
