@@ -88,7 +88,7 @@ impl Worker {
     /// [`Turned::Until`]; returns false if there is work already. If that time is too short for a
     /// sleep, this waits for it busily, for up to 25 µs, and returns false.
     ///
-    /// Cost: a syscall for each queue whose wish changed, and one for a time.
+    /// Cost: a syscall for each queue whose wish changed, and up to three for a time.
     ///
     /// # Errors
     /// Whatever epoll_ctl(2) says.
@@ -130,8 +130,8 @@ impl Worker {
         Ok(armed)
     }
 
-    /// Sets the alarm for the end of a hold, at about `until`; returns its time. A packet whose time
-    /// comes then needs that time.
+    /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due;
+    /// returns its time.
     fn set_alarm(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
         if self.may_be_late(now, until) {
             return Ok(self.epoll.near(now, until)?);

@@ -406,11 +406,6 @@ impl Qdisc for FqCodel {
         if self.account.held().packets == 0 { None } else { self.clock.last() }
     }
 
-    fn is_full_for(&self, _: &Skb) -> bool {
-        let held = self.account.held();
-        held.packets >= self.limit.packets || held.bytes >= self.limit.bytes
-    }
-
     fn counts(&self) -> QdiscCounts {
         self.account.counts()
     }

@@ -75,8 +75,9 @@ pub trait Qdisc: Send {
         self.deadline()
     }
 
-    /// Returns true if `skb` would exceed a limit, so that it or another packet would be dropped: a
-    /// rate in front of the discipline then cuts no superframe into segments, which are dropped.
+    /// Returns true if `skb` would be dropped for lack of room, so that a rate in front of the
+    /// discipline does not cut it into segments. A discipline that drops others in its place, as
+    /// [`FqCodel`] does, returns false: whole, it would delay the packets of other flows.
     fn is_full_for(&self, skb: &Skb) -> bool {
         let _ = skb;
         false
