@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use libfuzzer_sys::fuzz_target;
 use linerate_wire::{
     HeadMut, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4, ipv4_mut, ipv6,
-    ipv6_mut, nd_mut, stamp, tcp, transport_mut, udp, udp_mut,
+    ipv6_mut, nd_mut, stamp, tcp, transport, transport_mut, udp, udp_mut,
 };
 
 fn read(frame: &[u8]) {
@@ -19,6 +19,7 @@ fn read(frame: &[u8]) {
     let _ = ipv6(frame).map(|v| (v.protocol(), v.is_fragment(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok()));
     let _ = udp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
+    let _ = transport(frame).map(|v| assert!(frame[v.payload_at()..].starts_with(v.payload())));
     let _ = icmp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
     let _ = stamp::read(frame);
 }
@@ -70,6 +71,13 @@ fn reshape(bytes: &[u8]) {
     let mut frame = bytes.to_vec();
     let _ = transport_mut(&mut frame).map(|mut v| v.set_dst(([1, 2, 3, 4], 5).into()));
     let _ = HeadMut::new(&mut frame, 0).pop_ip();
+    for geneve in [false, true] {
+        let mut frame = bytes.to_vec();
+        let head = HeadMut::new(&mut frame, 0);
+        let inner = if geneve { head.pop_geneve() } else { head.pop_vxlan() };
+        assert!(inner.is_ok() || frame == bytes);
+        let _ = inner.map(|inner| eth(&frame[inner.spare..][..inner.len]).expect("a frame is inside"));
+    }
     let mut frame = [&[0; 20], bytes].concat();
     let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 2));
     if HeadMut::new(&mut frame, 0).push_ipv4(src, dst, Protocol::IPIP).is_ok() {

@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use linerate_skb::{DropReason, Offload, Skb, Vlan};
 use linerate_sys::vnet::F_NEEDS_CSUM;
 use linerate_wire::{
-    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
-    checksum,
+    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Inner, Malformed, Protocol, Tunnel, VLAN_BYTES,
+    VlanTag, checksum,
 };
 
 use crate::host::headers::{self, UDP_CHECK};
@@ -28,8 +28,9 @@ const TUNNEL_V6_UDP: u16 = 54;
 /// Methods that add and remove headers and change the length of payloads.
 ///
 /// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or
-/// the packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that no port could
-/// cut then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a
+/// the packet would be over 64 KiB, as a superframe of nearly 64 KiB before a header is (`ip link
+/// set tun0 gso_max_size 65000 gso_ipv4_max_size 65000` makes the host's shorter);
+/// [`DropReason::UNSUPPORTED`] for a superframe that no port could cut then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a
 /// device, may be complete.
 ///
 /// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What
@@ -67,13 +68,17 @@ const TUNNEL_V6_UDP: u16 = 54;
 ///         Some(6) => EtherType::IPV6,
 ///         _ => return Err(DropReason::UNWANTED),
 ///     };
-///     let outer_bytes = skb.len() - udp.payload().len() - udp.behind();
+///     let (outer_bytes, bytes) = (udp.payload_at(), udp.payload().len() + udp.behind());
 ///     let mut eth = [0; 14];
 ///     eth[..6].copy_from_slice(&dst.0);
 ///     eth[6..12].copy_from_slice(&src.0);
 ///     eth[12..].copy_from_slice(&ether_type.0.to_be_bytes());
-///     let is_written = skb.pull(outer_bytes - 14) && skb.copy_from(0, &eth) == 14;
-///     is_written.then_some(()).ok_or(DropReason::NO_FRAME)
+///     // Pull all of the outer headers, so that a checksum which they left to a device is dropped.
+///     // Bytes after the datagram go, too; a chain has none from an interface.
+///     let is_taken = skb.pull(outer_bytes) && (skb.len() == bytes || skb.trim(bytes));
+///     let room = is_taken.then(|| skb.push(14)).flatten().ok_or(DropReason::NO_FRAME)?;
+///     room.copy_from_slice(&eth);
+///     Ok(())
 /// }
 /// # let mut local = linerate::Pool::builder().frames(64).build().unwrap().local();
 /// # let ends = |src: &str, dst: &str| UdpEnds {
@@ -91,7 +96,14 @@ const TUNNEL_V6_UDP: u16 = 54;
 /// #         assert_eq!(skb.len(), bytes + 14);
 /// #         assert_eq!(skb.udp().unwrap().dst_addr(), outer.dst);
 /// #         assert!(skb.udp().unwrap().checksum_ok());
+/// #         // The outer checksum is left to a device, and a trailer follows.
+/// #         skb.set_offload(linerate_skb::Offload {
+/// #             flags: 1, csum_start: (outer.header_bytes() - 8) as u16, csum_offset: 6,
+/// #             ..Default::default()
+/// #         });
+/// #         skb.put(3).unwrap();
 /// #         out_of_udp(&mut skb, Mac([2; 6]), Mac([4; 6])).unwrap();
+/// #         skb.complete_checksum().unwrap();
 /// #         assert_eq!(skb.data(), &inner[..]);
 /// #     }
 /// # }
@@ -147,6 +159,23 @@ pub trait Reshape {
     /// # Errors
     /// See the trait.
     fn push_geneve(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
+    /// Takes the frame out of a VXLAN packet to port 4789, and returns the number of its network.
+    /// The outer headers go, with their VLAN tags and a checksum that they left to a device; so do
+    /// bytes after the datagram. Congestion that the outer packet met is marked on an IP packet
+    /// inside. Who sent the packet, and whether its checksum is right, is for the caller to ask
+    /// before: `skb.udp()?`. See [`HeadMut::pop_vxlan`].
+    ///
+    /// # Errors
+    /// [`DropReason::UNWANTED`] without such a frame; [`DropReason::CONGESTED`] if the packet
+    /// inside does not take the mark; [`DropReason::UNSUPPORTED`] for a superframe of the outer
+    /// datagrams, and for a chain with bytes after the datagram; see the trait.
+    fn pop_vxlan(&mut self) -> Result<u32, DropReason>;
+    /// Takes the frame out of a Geneve packet to port 6081, as [`Reshape::pop_vxlan`]; its options
+    /// are skipped.
+    ///
+    /// # Errors
+    /// As [`Reshape::pop_vxlan`].
+    fn pop_geneve(&mut self) -> Result<u32, DropReason>;
     /// Sets the length of a UDP datagram's payload, and corrects every length and checksum; new
     /// bytes are zero. See [`HeadMut::set_udp_payload_len`].
     ///
@@ -205,12 +234,19 @@ impl Reshape for Skb {
         around_tag(self, |skb| push_tunnel(skb, tunnel, |head| head.push_geneve(tunnel)))
     }
 
+    fn pop_vxlan(&mut self) -> Result<u32, DropReason> {
+        pop_tunnel(self, |head| head.pop_vxlan())
+    }
+
+    fn pop_geneve(&mut self) -> Result<u32, DropReason> {
+        pop_tunnel(self, |head| head.pop_geneve())
+    }
+
     fn set_udp_payload_len(&mut self, bytes: usize) -> Result<(), DropReason> {
-        let view = self.udp()?;
+        let at = self.udp()?.payload_at();
         if !self.is_linear() || self.offload().is_gso() {
             return Err(DropReason::UNSUPPORTED);
         }
-        let at = view.payload().as_ptr().addr() - self.data().as_ptr().addr();
         let (old, new) = (self.len(), at.checked_add(bytes).ok_or(DropReason::TOO_LONG)?);
         if new > old && self.put(new - old).is_none() {
             return Err(DropReason::TOO_LONG);
@@ -218,6 +254,27 @@ impl Reshape for Skb {
         let done = head_mut(self).and_then(|head| Ok(head.set_udp_payload_len(bytes)?));
         removed(self.trim(if done.is_ok() { new } else { old })).and(done)
     }
+}
+
+/// Takes the frame that `pop` finds out of a packet.
+fn pop_tunnel(
+    skb: &mut Skb,
+    pop: impl FnOnce(HeadMut<'_>) -> Result<Inner, Malformed>,
+) -> Result<u32, DropReason> {
+    // Ask before `pop` marks the packet: where UDP's header ends, the frame cannot begin before.
+    let udp = skb.udp()?;
+    let (tunnel_at, end) =
+        (udp.payload_at(), udp.payload_at() + udp.payload().len() + udp.behind());
+    let left = skb.offload();
+    let is_outside =
+        left.is_gso() && !(left.needs_checksum() && usize::from(left.csum_start) > tunnel_at);
+    if is_outside || skb.len() > end && !skb.is_linear() {
+        return Err(DropReason::UNSUPPORTED);
+    }
+    let Inner { spare, len, vni } = pop(head_mut(skb)?)?;
+    removed(skb.pull(spare) && (skb.len() == len || skb.trim(len)))?;
+    skb.set_vlan(None);
+    Ok(vni)
 }
 
 /// Refuses a packet whose bytes could not be removed. Its first frame was just written, so this

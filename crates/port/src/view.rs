@@ -6,24 +6,30 @@
 use linerate_skb::{DropReason, Offload, Skb, Trust};
 use linerate_wire::{
     ArpMut, ArpPacket, EthMut, EthRef, Head, HeadMut, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref,
-    Ipv6Mut, Ipv6Ref, NdMut, Partial, TcpMut, TcpRef, Toeplitz, TransportMut, UdpMut, UdpRef,
+    Ipv6Mut, Ipv6Ref, NdMut, Partial, TcpMut, TcpRef, Toeplitz, TransportMut, TransportRef, UdpMut,
+    UdpRef,
 };
 
 use crate::host::offload;
 
 /// Typed views of a packet's headers.
 ///
-/// They see the bytes of the packet's first frame, which hold all headers: of a chain, `payload()`
-/// is what that frame has of it, and `behind()` is what follows in the others. Errors are
-/// [`DropReason::UNWANTED`] for a packet of another kind, [`DropReason::MALFORMED`] for one that
-/// lies, [`DropReason::NO_FRAME`] if it had to be copied to be written and could not,
-/// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true.
+/// They see the bytes of the packet's first frame, which must hold all headers: of a chain,
+/// `payload()` is what that frame has of it, and `behind()` is what follows in the others. All
+/// bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
+///
+/// Errors are [`DropReason::UNWANTED`] for a packet of another kind, which is also each fragment of
+/// a datagram and a frame with more than two VLAN tags; [`DropReason::MALFORMED`] for one whose
+/// headers contradict each other, or whose source route or extension headers nobody sends;
+/// [`DropReason::NO_FRAME`] if it had to be copied to be written and could not;
+/// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true. A
+/// filter that passes on what is unwanted passes fragments uninspected, unless it asks
+/// [`Views::ip`] for them.
 ///
 /// From a host's own interfaces (veth, tap) packets come whose checksum is left to a device, as
 /// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one
-/// of it, and what is changed or filled stays for the device to complete. Bytes that are written
-/// past the views want [`Views::complete_checksum`] first, if a checksum is to be read or written
-/// among them.
+/// of it, and what is changed or filled stays for the device to complete. Call
+/// [`Views::complete_checksum`] before you read or write a checksum without a view.
 pub trait Views {
     /// Returns the Ethernet header.
     ///
@@ -95,6 +101,11 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
+    /// Returns the UDP datagram or TCP segment.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn transport(&self) -> Result<TransportRef<'_>, DropReason>;
     /// Returns the UDP datagram or TCP segment, for writing; its checksum is kept correct.
     ///
     /// # Errors
@@ -221,6 +232,10 @@ impl Views for Skb {
         Ok(head_mut(self)?.tcp()?)
     }
 
+    fn transport(&self) -> Result<TransportRef<'_>, DropReason> {
+        Ok(head(self)?.transport()?)
+    }
+
     fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason> {
         Ok(head_mut(self)?.transport()?)
     }
@@ -287,6 +302,7 @@ mod tests {
         assert_eq!(bytes[15] >> 2, 46);
         let view = skb.udp().unwrap();
         assert_eq!(view.payload().len() + view.behind(), whole.payload().len());
+        assert_eq!((view.payload_at(), skb.transport().unwrap().payload_at()), (42, 42));
         assert!(view.behind() > 0 && skb.ipv4().unwrap().checksum_ok());
         assert_eq!(skb.ip().unwrap().dst(), whole.ip().dst());
         assert_eq!(skb.eth().unwrap().dst(), Mac([2, 0, 0, 0, 0, 2]));

@@ -11,8 +11,10 @@
 use zerocopy::SplitByteSlice;
 
 use crate::{ArpMut, ArpPacket, EthMut, EthRef, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref};
-use crate::{Ipv6Mut, Ipv6Ref, Malformed, NdMut, Partial, TcpMut, TcpRef, TransportMut, UdpMut};
-use crate::{UdpRef, arp, eth, icmp, ip, ipv4, ipv6, nd, tcp, transport, udp};
+use crate::{
+    Ipv6Mut, Ipv6Ref, Malformed, NdMut, Partial, TcpMut, TcpRef, TransportMut, TransportRef,
+};
+use crate::{UdpMut, UdpRef, arp, eth, icmp, ip, ipv4, ipv6, nd, tcp, transport, udp};
 
 /// The first bytes of a packet, read only.
 ///
@@ -73,6 +75,11 @@ impl<'a> Head<'a> {
     /// Returns a view of the TCP segment, as [`crate::tcp()`] does.
     pub fn tcp(self) -> Result<TcpRef<'a>, Malformed> {
         tcp::read(self)
+    }
+
+    /// Returns a view of the datagram or segment, as [`crate::transport()`] does.
+    pub fn transport(self) -> Result<TransportRef<'a>, Malformed> {
+        transport::read(self)
     }
 
     /// Returns a view of the ICMP message, as [`crate::icmp()`] does.

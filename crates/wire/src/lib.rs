@@ -30,6 +30,7 @@ mod views;
 
 mod arp;
 pub mod checksum;
+mod decap;
 mod ecn;
 mod eth;
 mod flow;
@@ -50,6 +51,7 @@ mod transport;
 mod udp;
 
 pub use arp::{ArpMut, ArpOp, ArpPacket, arp, arp_mut, arp_request};
+pub use decap::Inner;
 pub use ecn::mark_ce;
 pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
 pub use head::{Head, HeadMut};
@@ -63,7 +65,7 @@ pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, UdpEnds, VLAN_BYTES};
 pub use partial::Partial;
 pub use tcp::{TcpFlags, TcpHeader, TcpMut, TcpRef, tcp, tcp_mut};
 pub use toeplitz::Toeplitz;
-pub use transport::{TransportMut, transport_mut};
+pub use transport::{TransportMut, TransportRef, transport, transport_mut};
 pub use udp::{UdpHeader, UdpMut, UdpRef, udp, udp_mut};
 
 #[cfg(test)]

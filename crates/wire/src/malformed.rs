@@ -46,8 +46,8 @@ reasons! {
     NotRequest = "not a request";
     /// The frame has no VLAN tag.
     NotTagged = "without a VLAN tag";
-    /// The packet's IP header does not carry another IP packet.
-    NotTunnel = "no IP packet in an IP packet";
+    /// The packet is in no tunnel of the requested kind.
+    NotTunnel = "not in such a tunnel";
     /// A length field that is smaller than its header or larger than the bytes around it.
     BadLength = "a length field contradicts the frame";
     /// A version field that contradicts the EtherType.

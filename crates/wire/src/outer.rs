@@ -1,28 +1,25 @@
-//! Headers that are added around a packet, and removed: VLAN tags, IP in IP, VXLAN, Geneve, and the
-//! headers of a UDP datagram.
+//! Headers that are added around a packet: VLAN tags, IP in IP, VXLAN, Geneve, and the headers of a
+//! UDP datagram. A tag is removed here, too; `decap.rs` takes packets out of tunnels.
 //!
 //! ```text
 //! push_ipv4   | 20 new bytes | MACs type | payload |   ->   | MACs 0x800 | IPv4 | payload |
 //! push_vxlan  | 50 new bytes | frame ............. |   ->   | MACs | IPv4 | UDP | VXLAN | frame |
-//! pop_ip      | MACs | IPv4 | IPv6 .. |   ->   | 20 spare bytes | MACs 0x86dd | IPv6 .. |
 //! ```
 //!
 //! The caller makes the room in front before a push, and takes it away after a pop. A checksum that
 //! is left to a device stays left to it: its offset counts from the new start.
 //!
-//! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 6040 (congestion marks), RFC 7348 (VXLAN), RFC
-//! 8926 (Geneve), RFC 6935 (zero checksums).
+//! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 7348 (VXLAN), RFC 8926 (Geneve), RFC 6935 (zero
+//! checksums).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use zerocopy::{IntoBytes, Ref};
+use zerocopy::IntoBytes;
 
-use crate::ecn::CE;
-use crate::ip::{self, HeaderMut};
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::Ipv6Header;
 use crate::{EtherType, Head, HeadMut, Mac, Malformed, Protocol, UdpHeader, VlanTag};
-use crate::{checksum, eth, ipv4, ipv6, partial, udp};
+use crate::{checksum, partial, udp};
 
 /// Bytes of a VLAN tag.
 pub const VLAN_BYTES: usize = 4;
@@ -37,13 +34,15 @@ const MACS_BYTES: usize = 12;
 /// Bytes of a UDP header; the next constant is the bytes of a VXLAN header, or a Geneve header
 /// without options.
 const UDP_BYTES: usize = size_of::<UdpHeader>();
-const TUNNEL_BYTES: usize = 8;
-const VXLAN_PORT: u16 = 4789;
-const GENEVE_PORT: u16 = 6081;
+pub(crate) const TUNNEL_BYTES: usize = 8;
+pub(crate) const VXLAN_PORT: u16 = 4789;
+pub(crate) const GENEVE_PORT: u16 = 6081;
 /// The first word of VXLAN's header: the flag for a network identifier.
 const VXLAN_FIRST: u32 = 0x0800_0000;
-/// The first word of Geneve's header: version 0, no options, an Ethernet frame follows.
-const GENEVE_FIRST: u32 = 0x0000_6558;
+/// The protocol of an Ethernet frame in Geneve; the next constant is the first word of Geneve's
+/// header: version 0, no options, such a frame.
+pub(crate) const GENEVE_ETHERNET: u16 = 0x6558;
+const GENEVE_FIRST: u32 = GENEVE_ETHERNET as u32;
 
 /// The ends and the network of a VXLAN or Geneve tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,63 +205,13 @@ impl HeadMut<'_> {
         Ok(())
     }
 
-    /// Removes the outer IP header, with its options or extension headers, from a packet that
-    /// carries an IP packet; returns the header's length, which is the number of unused bytes at
-    /// the start afterwards.
-    ///
-    /// Shape:  congestion that the outer packet met is marked on the inner one.
-    /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::SourceRoute`] if the
-    ///         outer packet has hops left, [`Malformed::Congestion`] if there is a mark to carry
-    ///         over and the inner packet does not take it, those of [`crate::ip()`] for either
-    ///         packet: an inner one ends within the outer one. Nothing changed.
-    /// Cost:   constant.
-    /// Source: RFC 6040 section 4.2.
-    pub fn pop_ip(self) -> Result<usize, Malformed> {
-        let frame = self.bytes.as_ptr().addr();
-        let outer = ip::read(self.as_head())?;
-        let ether_type = match outer.protocol() {
-            Protocol::IPIP => EtherType::IPV4,
-            Protocol::IPV6 => EtherType::IPV6,
-            _ => return Err(Malformed::NotTunnel),
-        };
-        outer.whole()?;
-        let (inner_at, behind) = (partial::offset_in(frame, outer.payload()), outer.behind());
-        let inner_end = inner_at + outer.payload().len();
-        let ecn_outside = outer.ecn();
-        let eth = partial::offset_in(frame, eth::eth(self.bytes)?.payload());
-        // The outer length bounds the inner packet: Ethernet padding is no part of either.
-        let inner = &mut self.bytes[inner_at..inner_end];
-        let (mut inner, ecn_inside) = match ether_type {
-            EtherType::IPV4 => {
-                let header = Ref::into_mut(ipv4::split(inner, behind)?.header);
-                let ecn = header.ecn();
-                (HeaderMut::V4(header), ecn)
-            }
-            _ => {
-                let header = Ref::into_mut(ipv6::split(inner, behind)?.header);
-                let ecn = header.ecn();
-                (HeaderMut::V6(header), ecn)
-            }
-        };
-        match (ecn_outside, ecn_inside) {
-            (CE, 0) => return Err(Malformed::Congestion),
-            (CE, 1 | 2) | (1, 2) => inner.set_ecn(ecn_outside),
-            // A mark that is set again would change a checksum of 0xffff to 0.
-            _ => {}
-        }
-        let spare = inner_at - eth;
-        self.bytes.copy_within(..eth, spare);
-        self.bytes[inner_at - 2..inner_at].copy_from_slice(&ether_type.0.to_be_bytes());
-        Ok(spare)
-    }
-
     /// Wraps the frame in a VXLAN tunnel; the first [`Tunnel::header_bytes`] bytes are unused
     /// before, and give the headers room.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside. The source
     ///         port is of the flow inside, so that links in parallel keep it in order. UDP's
-    ///         checksum is left at zero (none), as RFC 7348 wants it; over IPv6, where not every
-    ///         end takes none, fill it: [`crate::UdpMut::fill_checksum`].
+    ///         checksum is left at zero (none), as RFC 7348 says; over IPv6, where not every end
+    ///         takes none, fill it: [`crate::UdpMut::fill_checksum`].
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
     ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing changed.
     /// Cost:   constant.

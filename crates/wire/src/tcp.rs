@@ -30,7 +30,8 @@ pub(crate) fn read(head: Head<'_>) -> Result<TcpRef<'_>, Malformed> {
     let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
     let check = Check::of(head.partial, at, CHECK_AT);
     let (header, options, payload) = split(segment, ip.behind())?;
-    Ok(TcpRef { ip, header: Ref::into_ref(header), options, payload, check })
+    let payload_at = at + size_of::<TcpHeader>() + options.len();
+    Ok(TcpRef { ip, header: Ref::into_ref(header), options, payload, payload_at, check })
 }
 
 /// Returns a view for changing the TCP segment in `frame`.
@@ -77,6 +78,7 @@ pub struct TcpRef<'a> {
     header: &'a TcpHeader,
     options: &'a [u8],
     payload: &'a [u8],
+    payload_at: usize,
     check: Check,
 }
 
@@ -88,7 +90,7 @@ impl<'a> TcpRef<'a> {
     }
 
     /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
-    /// [`crate::Head`]'s.
+    /// [`crate::Head`]'s. Bytes after the payload do not count.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.ip.behind()

@@ -29,7 +29,8 @@ pub(crate) fn read(head: Head<'_>) -> Result<UdpRef<'_>, Malformed> {
     let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
     let check = Check::of(head.partial, at, CHECK_AT);
     let (header, payload, behind) = split(segment, ip.behind())?;
-    Ok(UdpRef { ip, header: Ref::into_ref(header), payload, behind, check })
+    let payload_at = at + size_of::<UdpHeader>();
+    Ok(UdpRef { ip, header: Ref::into_ref(header), payload, payload_at, behind, check })
 }
 
 /// Returns a view for changing the UDP datagram in `frame`.
@@ -58,6 +59,7 @@ pub struct UdpRef<'a> {
     ip: IpRef<'a>,
     header: &'a UdpHeader,
     payload: &'a [u8],
+    payload_at: usize,
     behind: usize,
     check: Check,
 }

@@ -17,7 +17,7 @@ macro_rules! behinds {
     ($($view:ident),+) => {$(
         impl $view<'_> {
             /// Returns the number of payload bytes that follow outside the slice: 0 unless the view
-            /// is a [`crate::Head`]'s.
+            /// is a [`crate::Head`]'s. Bytes after the payload do not count.
             #[must_use]
             pub fn behind(&self) -> usize {
                 self.behind
@@ -70,6 +70,12 @@ macro_rules! ports {
             #[must_use]
             pub fn payload(&self) -> &'a [u8] {
                 self.payload
+            }
+
+            /// Returns the offset of the payload from the first byte of the frame.
+            #[must_use]
+            pub fn payload_at(&self) -> usize {
+                self.payload_at
             }
         }
 

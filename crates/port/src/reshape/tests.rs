@@ -44,19 +44,63 @@ fn checksums_inside_and_outside_a_tunnel_leave_right_whoever_computes_them() {
     }
 }
 
+type Pop = fn(&mut Skb) -> Result<u32, DropReason>;
+type Push = fn(&mut Skb, &Tunnel) -> Result<(), DropReason>;
+const TUNNELS: [(Push, Pop); 2] =
+    [(Reshape::push_vxlan, Reshape::pop_vxlan), (Reshape::push_geneve, Reshape::pop_geneve)];
+
 #[test]
-fn a_packet_is_taken_out_of_a_tunnel_over_udp_by_pull() {
-    // No call removes these headers; docs/library.md has the same expression.
+fn a_frame_comes_out_of_a_tunnel_as_it_went_in_with_what_is_left_to_a_device() {
     let pool = pool();
-    for payload in [4, 5000] {
-        for push in [Reshape::push_vxlan, Reshape::push_geneve] {
-            let (mut skb, plain) = (unfinished(&pool, payload), unfinished(&pool, payload));
-            push(&mut skb, &tunnel(false)).unwrap();
-            let all = skb.len();
-            let outer = skb.udp().map(|udp| all - udp.payload().len() - udp.behind() + 8).unwrap();
-            assert!(skb.pull(outer));
-            assert_eq!((bytes(&skb), skb.offload()), (bytes(&plain), plain.offload()), "{payload}");
+    for (payload, finished) in [(4, false), (5000, false), (4, true), (5000, true)] {
+        for ((push, pop), v6) in TUNNELS.into_iter().flat_map(|pair| [(pair, false), (pair, true)])
+        {
+            let mut plain = unfinished(&pool, payload);
+            if finished {
+                plain.complete_checksum().unwrap();
+            }
+            let mut skb = pool.local().alloc_copy(&bytes(&plain)).unwrap();
+            skb.set_offload(plain.offload());
+            push(&mut skb, &tunnel(v6)).unwrap();
+            skb.set_vlan(Some(Vlan { tci: 7, protocol: 0x8100 }));
+            if skb.is_linear() {
+                assert!(skb.put_slice(b"trailer"));
+            }
+            assert_eq!(pop(&mut skb), Ok(7));
+            assert_eq!((bytes(&skb), skb.vlan()), (bytes(&plain), None), "{payload} {v6}");
+            // The outer checksum over IPv6, which was left to the device, is gone.
+            assert_eq!(skb.offload(), plain.offload(), "{payload} {v6} {finished}");
         }
+    }
+}
+
+#[test]
+fn a_superframe_comes_out_of_a_tunnel_whole_and_one_of_outer_datagrams_is_refused() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    for (push, pop) in TUNNELS {
+        let mut skb = pool.local().alloc_copy(&ipv4(6, 4000)).unwrap();
+        skb.set_offload(SUPERFRAME);
+        push(&mut skb, &tunnel(true)).unwrap();
+        assert_eq!(pop(&mut skb), Ok(7));
+        assert_eq!((bytes(&skb), skb.offload()), (ipv4(6, 4000), SUPERFRAME));
+
+        push(&mut skb, &tunnel(false)).unwrap();
+        let outside =
+            Offload { gso_type: GSO_UDP_L4, csum_start: 34, csum_offset: UDP_CHECK, ..SUPERFRAME };
+        for outside in [outside, Offload { flags: 0, ..outside }] {
+            skb.set_offload(outside);
+            let before = bytes(&skb);
+            assert_eq!(pop(&mut skb), Err(DropReason::UNSUPPORTED));
+            assert_eq!((bytes(&skb), skb.offload()), (before, outside));
+        }
+        // A chain with bytes after the datagram.
+        let mut skb = unfinished(&pool, 5000);
+        push(&mut skb, &tunnel(false)).unwrap();
+        assert!(skb.append(pool.local().alloc_copy(&[0; 9]).unwrap()).is_ok());
+        let before = bytes(&skb);
+        assert_eq!((pop(&mut skb), bytes(&skb)), (Err(DropReason::UNSUPPORTED), before));
+        let mut other = unfinished(&pool, 4);
+        assert_eq!(pop(&mut other), Err(DropReason::UNWANTED));
     }
 }
 
