@@ -8,9 +8,12 @@ use linerate::Engine;
 pub(crate) fn input_ends(engine: Engine) -> Result<(), Box<dyn std::error::Error>> {
     let running = engine.start()?;
     eprintln!("ready");
-    let input =
-        std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).is_ok());
-    while !input.is_finished() && running.wait(Duration::from_secs(1)) == Ok(false) {}
+    let waker = running.waker();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink()); // until it ends
+        waker.wake();
+    });
+    let _ = running.wait(Duration::MAX); // `check` below has an error
     let stopped = running.stop(Duration::from_secs(1));
     println!("{stopped}");
     Ok(stopped.check()?)

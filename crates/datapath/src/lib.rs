@@ -42,7 +42,7 @@ mod wrapping;
 pub use control::{Applied, Control, PendingOrder, Pinned, Setting};
 pub use engine::{Engine, EngineBuilder};
 pub use ports::driver_text;
-pub use running::{Running, Stopped};
+pub use running::{Running, RunningWaker, Stopped};
 pub use settings::QueueSettings;
 pub use sizes::BatchSizes;
 pub use stage::{PortId, Stage, StageContext, Turn, Xconnect};

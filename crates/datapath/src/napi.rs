@@ -16,6 +16,11 @@ use crate::stage::PortId;
 use crate::tx_batch::TxBatch;
 use crate::worker_slot::QueueOf;
 
+/// Shortest and longest time between two calls of a queue that is not polled, while its device has
+/// packets to send.
+const SENDS_MIN: Duration = Duration::from_millis(1);
+const SENDS_MAX: Duration = Duration::from_secs(1);
+
 /// A device queue that is polled until it is empty, and then armed.
 pub(crate) struct Napi {
     ops: DriverQueue,
@@ -46,6 +51,9 @@ pub(crate) struct Napi {
     watched: bool,
     /// True if the moderation holds the queue: packets gather in its ring.
     held: bool,
+    /// The time since which the device has had packets to send while the queue was not polled, and
+    /// the time at which to take them back next.
+    sends: Option<(Instant, Instant)>,
     /// The last published state, to notice a change.
     published: HealthKind,
 }
@@ -82,6 +90,7 @@ impl Napi {
             tallied: 0,
             watched: true,
             held: false,
+            sends: None,
             published: HealthKind::Up,
         }
     }
@@ -176,6 +185,29 @@ impl Napi {
         let withholds = !is_polled && self.ops.withheld() > 0;
         self.egress.set_withholds(withholds);
         withholds
+    }
+
+    /// Takes back packets that the device has sent, if the queue is not polled at present; returns
+    /// when to do it again, if the device still has some. Such a queue is not armed, but its device
+    /// may have to be called once more: the kernel refused the last doorbell, say, or the device is
+    /// stuck. The interval grows with the wait.
+    pub fn sends_unpolled(
+        &mut self,
+        is_polled: bool,
+        now: Instant,
+        mem: &mut Local,
+    ) -> Option<Instant> {
+        if let Some((_, at)) = self.sends.filter(|(_, at)| !is_polled && now < *at) {
+            return Some(at);
+        }
+        if is_polled || !self.sending(mem) {
+            self.sends = None;
+            return None;
+        }
+        let since = self.sends.map_or(now, |(since, _)| since);
+        let interval = now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
+        self.sends = now.checked_add(interval).map(|at| (since, at));
+        self.sends.map(|(_, at)| at)
     }
 
     /// Returns true if a discipline decides which packets are sent, and when.

@@ -18,6 +18,8 @@ pub(crate) struct Notice {
     /// Workers that have not ended.
     unended: AtomicU32,
     port_failed: AtomicBool,
+    /// True if a program has asked to end the wait for the engine.
+    woken: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,17 @@ impl Notice {
     pub fn tell_port_failed(&self) {
         self.port_failed.store(true, Ordering::Release);
         self.tell();
+    }
+
+    /// Ends the present or next wait for the engine.
+    pub fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Returns true if [`Notice::wake`] was called since the last time.
+    pub fn take_woken(&self) -> bool {
+        self.woken.swap(false, Ordering::AcqRel)
     }
 
     /// Notifies of the end of a thread, with the error if it failed.

@@ -79,7 +79,7 @@ impl Worker {
         Rest::Hold { until, spin }
     }
 
-    /// Takes back the holds of the last decision, for which the worker does not sleep.
+    /// Cancels the holds of the last decision, because the worker does not sleep.
     fn forget_holds(&mut self) {
         self.napis.iter_mut().for_each(Napi::forget_hold);
     }
@@ -88,7 +88,8 @@ impl Worker {
     /// [`Turned::Until`]; returns false if there is work already. If that time is too short for a
     /// sleep, this waits for it busily, for up to 25 µs, and returns false.
     ///
-    /// Cost: a syscall for each queue whose wish changed, and up to three for a time.
+    /// Cost: a syscall to drain the bell, at least one for each queue that is armed, and up to three
+    ///       for a time.
     ///
     /// # Errors
     /// Whatever epoll_ctl(2) says.
@@ -116,7 +117,7 @@ impl Worker {
             true
         } else {
             // A packet whose time has come is work, as a received packet is.
-            let due = self.due.into_iter().chain(self.withheld_due).min();
+            let due = self.due.into_iter().chain(self.unpolled_due).min();
             if due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
@@ -344,7 +345,7 @@ impl Worker {
     }
 
     /// Measures the cost of a wake-up and of a packet from time to time, and passes the costs to
-    /// the queues. Of a wake-up that ends the sleep of several queues, each queue has its part.
+    /// the queues. A wake-up that ended the sleep of several queues is charged to each in equal parts.
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {

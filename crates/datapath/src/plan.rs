@@ -123,8 +123,8 @@ pub(crate) fn find_beside(
 /// one end and queue `i` of the other end are a lane, and the lanes are assigned in the order of
 /// their numbers. A wire has as many lanes as the end with fewer queues. Ports on no wire go to the
 /// workers of the port `beside` which they are served, or to the first worker; where wires are
-/// divided, their queues go to one worker each. The worker of a divided device also serves all
-/// outputs of the division.
+/// divided, their queues go to one worker each, and ports of one queue beside the same wire go to its
+/// workers in turn. The worker of a divided device also serves all outputs of the division.
 pub(crate) fn workers(
     queues: &[usize],
     (wires, fans): (&[Wire], &[Fan]),
@@ -144,13 +144,21 @@ pub(crate) fn workers(
         }
     }
     let loose: Vec<usize> = if divided { (0..count.clamp(1, most)).collect() } else { vec![0] };
+    // The number of ports of one queue beside each wire so far.
+    let mut placed = vec![0; wires.len()];
     let of_port = |(port, &queues): (usize, &usize)| {
-        let port = beside.get(port).copied().flatten().unwrap_or(port);
+        let other = beside.get(port).copied().flatten();
+        let port = other.unwrap_or(port);
         let fan = fans.iter().find(|fan| fan.outputs.contains(&port));
         let port = fan.map_or(port, |fan| fan.from);
         let wire = wires.iter().position(|&(a, b)| a == port || b == port);
         let workers = wire.map_or(&loose, |wire| &of_wires[wire]);
-        (0..queues).map(|queue| workers[queue % workers.len()]).collect()
+        let mut first = 0;
+        if let (Some(wire), Some(_), 1) = (wire, other, queues) {
+            first = placed[wire];
+            placed[wire] += 1;
+        }
+        (first..first + queues).map(|queue| workers[queue % workers.len()]).collect()
     };
     queues.iter().enumerate().map(of_port).collect()
 }
@@ -248,6 +256,11 @@ mod tests {
         let wires = [(0, 1), (2, 3)];
         let beside = [None, None, None, None, Some(3), None];
         assert_eq!(workers(&[1; 6], (&wires, &[]), &beside, 2), [[0], [0], [1], [1], [1], [0]]);
+        // Beside a divided wire: a queue for each worker, or a port for each.
+        let queues = [2, 2, 2, 1, 1, 1];
+        let beside = [None, None, Some(0), Some(1), Some(0), Some(0)];
+        let placed = workers(&queues, (&[(0, 1)], &[]), &beside, 2);
+        assert_eq!(placed[2..], [vec![0, 1], vec![0], vec![1], vec![0]]);
         let lanes =
             workers(&[2, 2, 2, 1, 3], (&[(0, 1)], &[]), &[None, None, None, Some(1), Some(0)], 2);
         assert_eq!(lanes[3..], [vec![0], vec![0, 1, 0]]);

@@ -34,6 +34,22 @@ const _: () = assert!(
 const LEFT_BEHIND: &str =
     "end the process, which frees its devices, and report the driver whose call does not return";
 
+/// A handle that ends waits for an engine: see [`Running::waker`].
+#[derive(Debug, Clone)]
+pub struct RunningWaker {
+    notice: Arc<Notice>,
+}
+
+impl RunningWaker {
+    /// Ends the present or next [`Running::wait`], which returns `Ok(false)`. Several calls before
+    /// that count as one. A signal's handler must not call it.
+    ///
+    /// Cost: a short lock.
+    pub fn wake(&self) {
+        self.notice.wake();
+    }
+}
+
 /// A running engine. Dropping the handle stops the engine without waiting for queued packets.
 #[derive(Debug)]
 #[must_use = "dropping it stops the engine"]
@@ -131,8 +147,16 @@ impl Running {
         Watch::new(self.stats.clone(), self.notice.clone())
     }
 
-    /// Waits until the engine has finished, or for `timeout`; returns true if the engine has
-    /// finished. [`Duration::MAX`] waits without limit. A port that goes down but may recover does
+    /// Returns a handle with which any thread ends [`Running::wait`]: one that waits for a signal,
+    /// say.
+    #[must_use]
+    pub fn waker(&self) -> RunningWaker {
+        RunningWaker { notice: self.notice.clone() }
+    }
+
+    /// Waits until the engine has finished, or for `timeout`, or until a
+    /// [waker](Running::waker) is used; returns true if the engine has finished.
+    /// [`Duration::MAX`] waits without limit. A port that goes down but may recover does
     /// not end the wait: [`Running::watch`] reports such a port.
     ///
     /// # Errors
@@ -143,7 +167,8 @@ impl Running {
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         let ended = || match self.failure() {
             Some(e) => Some(Err(e)),
-            None => self.finished().then_some(Ok(true)),
+            None if self.finished() => Some(Ok(true)),
+            None => self.notice.take_woken().then_some(Ok(false)),
         };
         self.notice.wait(after(timeout), ended).unwrap_or(Ok(false))
     }

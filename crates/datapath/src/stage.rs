@@ -24,6 +24,8 @@ pub trait Stage: Send {
     /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
     ///         without a verdict after the last stage goes to the other end of the wire that it
     ///         came in by; one that came in by no wire is dropped as `no_route`.
+    ///         The call is not made without packets: what is to happen after a time happens with a
+    ///         later batch, by [`Turn::now`].
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 
@@ -107,7 +109,7 @@ impl<'a> Turn<'a> {
     /// no frame.
     ///
     /// Shape:  the pool of an engine has frames for a budget of packets a turn that are sent in the
-    ///         same turn. A stage that keeps packets wants as many more
+    ///         same turn. A stage that keeps packets needs as many more
     ///         ([`EngineBuilder::pool_frames`](crate::EngineBuilder::pool_frames)).
     /// Cost:   one cache line written; no lock but once in half a hot list.
     pub fn alloc(&mut self) -> Option<Skb> {
@@ -123,11 +125,21 @@ impl<'a> Turn<'a> {
 
     /// Sends a packet that is not in the batch, such as a copy or a reply, after the batch.
     ///
-    /// Errors: at most `budget` packets for each batch; more are dropped as `tx_full`.
-    pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) {
-        match self.outbox.push(skb.into()) {
-            Ok(()) => self.outbox.set_verdict(self.outbox.len() - 1, to.verdict()),
-            Err(skb) => skb.discard(DropReason::TX_FULL),
+    /// Returns false if the packet was dropped as `tx_full`.
+    ///
+    /// Errors: at most `budget` packets for each batch are taken. If `to` has no room for one that
+    ///         was taken, it is dropped as `tx_full`, too, after the stages.
+    pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) -> bool {
+        let pushed = self.outbox.push(skb.into());
+        match pushed {
+            Ok(()) => {
+                self.outbox.set_verdict(self.outbox.len() - 1, to.verdict());
+                true
+            }
+            Err(skb) => {
+                skb.discard(DropReason::TX_FULL);
+                false
+            }
         }
     }
 }
@@ -157,8 +169,9 @@ impl<'a> StageContext<'a> {
         }
     }
 
-    /// Returns the port named `name`, or `None` if this worker has no such port: in an engine with
-    /// several wires, a stage is also created for workers without it.
+    /// Returns the port named `name`, or `None` if this worker has no such port: a stage is created
+    /// for each worker, and a worker has the ports of its wires, of its lanes of a divided wire,
+    /// and those [beside](crate::EngineBuilder::beside) them.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<PortId> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))

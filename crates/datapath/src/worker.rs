@@ -90,9 +90,9 @@ pub struct Worker {
     has_qdisc: bool,
     /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
-    /// The time at which to call the queues whose wrappers withhold packets and that are not
-    /// polled, or to look whether a pause of a divided device ends.
-    pub(crate) withheld_due: Option<Instant>,
+    /// The time at which to call queues that are not polled: their wrappers withhold packets, or
+    /// their devices have not sent all; or to look whether a pause of a divided device ends.
+    pub(crate) unpolled_due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
@@ -144,7 +144,7 @@ impl Worker {
             rest: Rest::Device,
             holds: false,
             due: None,
-            withheld_due: None,
+            unpolled_due: None,
             has_qdisc,
             is_armed: false,
             meter: CostMeter::default(),
@@ -166,7 +166,8 @@ impl Worker {
     ///         doorbells as its [`TxBatch`](crate::TxBatch) lets.
     /// Errors: none; every packet that is not sent is dropped with a reason, and counted.
     /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
-    ///         no allocation, no syscall, no clock.
+    ///         no allocation, no clock, and no syscall but those of devices that need one for each
+    ///         (`tap`).
     pub fn turn(&mut self, now: Instant) -> Turned {
         self.begin();
         let (mut received, mut goes_on) = (false, false);
@@ -276,7 +277,7 @@ impl Worker {
         let is_due = sleeps && self.ask_at.is_none_or(|at| now >= at);
         let checks = !moved || is_due || self.turns.is_multiple_of(HEALTH_TURNS);
         if checks || sleeps {
-            self.note_withheld(now);
+            self.see_unpolled(now);
         }
         let mut turned = match self.rest {
             Rest::Look => Turned::Again,
@@ -339,18 +340,24 @@ impl Worker {
         turned
     }
 
-    /// Makes the next turns call the queues whose wrappers withhold packets and that are not
-    /// polled, and limits the sleep or the hold: no event says when such packets may leave. A queue
-    /// is not polled if packets are not read from it, if they have no room, or if the worker
-    /// drains. No event says when a pause ends, either.
-    fn note_withheld(&mut self, now: Instant) {
-        let mut withholds = false;
+    /// Serves the queues that are not polled: takes back what their devices have sent, makes the
+    /// next turns call those whose wrappers withhold packets, and limits the sleep or the hold,
+    /// because no event says when such packets leave. A queue is not polled if packets are not read
+    /// from it, if they have no room, or if the worker drains. No event says when a pause ends,
+    /// either.
+    fn see_unpolled(&mut self, now: Instant) {
+        let mut due = None::<Instant>;
         for i in 0..self.napis.len() {
             let is_polled = self.admits(i) > 0;
-            withholds |= self.napis[i].note_withheld(is_polled) || self.is_paused(i);
+            let is_paused = self.is_paused(i);
+            let napi = &mut self.napis[i];
+            let withholds = napi.note_withheld(is_polled) || is_paused;
+            let soon = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
+            let sends = napi.sends_unpolled(is_polled, now, &mut self.mems[napi.mem]);
+            due = due.into_iter().chain(soon).chain(sends).min();
         }
-        self.withheld_due = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
-        if let (Some(due), Rest::Hold { until, .. }) = (self.withheld_due, &mut self.rest) {
+        self.unpolled_due = due;
+        if let (Some(due), Rest::Hold { until, .. }) = (due, &mut self.rest) {
             *until = due.min(*until);
         }
     }

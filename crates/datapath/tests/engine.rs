@@ -248,12 +248,19 @@ fn an_engine_without_ports_is_told_that_it_has_none() {
 }
 
 #[test]
-fn a_wait_returns_when_its_time_is_over() {
+fn a_wait_returns_when_its_time_is_over_or_a_waker_is_used() {
     let engine = Engine::builder().port("a", "gen:,rate=1pps").port("b", "sink:").wire("a", "b");
     let running = engine.build().unwrap().start().unwrap();
     let start = Instant::now();
     assert_eq!(running.wait(Duration::from_millis(50)), Ok(false));
     assert!(start.elapsed() >= Duration::from_millis(50));
+    // A waker ends the present wait, or the next one.
+    let waker = running.waker();
+    waker.wake();
+    assert_eq!(running.wait(Duration::MAX), Ok(false));
+    let thread = std::thread::spawn(move || waker.wake());
+    assert_eq!(running.wait(Duration::MAX), Ok(false));
+    thread.join().unwrap();
     assert_eq!(running.stop(LONG).check(), Ok(()));
 }
 
@@ -443,7 +450,7 @@ struct MirrorsIfItCan(Option<PortId>);
 impl Stage for MirrorsIfItCan {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         if let Some(port) = self.0 {
-            batch.iter_mut().take(1).for_each(|skb| turn.send(port, skb.share()));
+            batch.iter_mut().take(1).for_each(|skb| assert!(turn.send(port, skb.share())));
         }
     }
 }

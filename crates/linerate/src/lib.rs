@@ -33,8 +33,9 @@
 pub use linerate_ctl::{affinity, doctor, placement};
 pub use linerate_datapath::{
     Applied, BatchSizes, Control, Engine, EngineBuilder, Flushes, Holder, PendingOrder, Pinned,
-    PortId, PortStats, QueueReading, QueueSettings, Running, Setting, Stage, StageContext, Stats,
-    Steering, Stopped, Turn, Turned, TxBatch, Watch, Worker, WorkerStats, Xconnect, qdisc, testing,
+    PortId, PortStats, QueueReading, QueueSettings, Running, RunningWaker, Setting, Stage,
+    StageContext, Stats, Steering, Stopped, Turn, Turned, TxBatch, Watch, Worker, WorkerStats,
+    Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;

@@ -142,8 +142,10 @@ impl EngineBuilder {
         }
         if let Some(missing) = cx.missing().first() {
             let why = format!("a stage of worker {worker} asks for port '{missing}'");
-            return Err(Error::new(Code::Topology, "cannot build the engine", why)
-                .fix(format!("its ports: {}", names.join(" "))));
+            return Err(Error::new(Code::Topology, "cannot build the engine", why).fix(format!(
+                "its ports: {}; to serve another one there: beside(\"{missing}\", …)",
+                names.join(" ")
+            )));
         }
         stages.extend(steers);
         stages.push(Box::new(Xconnect));

@@ -98,6 +98,10 @@ impl EngineBuilder {
     /// send to it ([`Turn::send`](crate::Turn::send)): a capture of what they drop, say. Other
     /// ports on no wire belong to the first worker.
     ///
+    /// If several workers serve the wire of `other`, queue i of `port` goes to worker i of them
+    /// (`null:,queues=2`), and ports of one queue go to them in turn. Then a stage asks for the port
+    /// of its worker: `cx.port(&format!("drops{}", cx.worker()))`.
+    ///
     /// ```
     /// # use linerate_datapath as linerate;
     /// use linerate::Engine;

@@ -514,7 +514,7 @@ fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were
         let soon = now + Duration::from_millis(1);
         let expected = if mode == "interrupt" { Turned::Idle } else { Turned::Until(soon) };
         assert_eq!((turned, worker.napis[1].withheld()), (expected, 5), "{mode}");
-        assert_eq!(worker.withheld_due, Some(soon), "{mode}");
+        assert_eq!(worker.unpolled_due, Some(soon), "{mode}");
         worker.park(turned, long).unwrap();
         worker.turn(Instant::now());
         assert_eq!(worker.napis[1].withheld(), 0, "{mode}");
@@ -540,12 +540,12 @@ fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_poll
     let (mems, its) = (vec![pool.local()], slot.clone());
     let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, its).unwrap();
     worker.turn(Instant::now());
-    assert_eq!((worker.napis[1].withheld(), worker.withheld_due), (5, None), "its polls send them");
+    assert_eq!((worker.napis[1].withheld(), worker.unpolled_due), (5, None), "its polls send them");
     slot.set_phase(Phase::Drain);
     let now = Instant::now();
     let turned = worker.turn(now);
     let soon = Some(now + Duration::from_millis(1));
-    assert_eq!((turned, worker.withheld_due), (Turned::Idle, soon));
+    assert_eq!((turned, worker.unpolled_due), (Turned::Idle, soon));
     worker.park(turned, Some(Duration::from_secs(20))).unwrap();
     worker.turn(Instant::now());
     assert_eq!(worker.napis[1].withheld(), 0);
@@ -559,4 +559,73 @@ fn time_of_a_hold_is_its_length() {
     worker.park(turned, None).unwrap();
     let waits = slot.waits().read();
     assert!(left > Duration::from_millis(1) && waits.hold_off_ns >= (left / 2).as_nanos() as u64);
+}
+
+/// An output whose kernel refuses the doorbell of the last packets, and takes them when the queue is
+/// called again.
+struct Refused {
+    fd: EventFd,
+    unsent: Batch,
+    /// Number of further calls that change nothing.
+    refusals: usize,
+}
+
+impl QueueOps for Refused {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        panic!("an output is not polled");
+    }
+
+    fn xmit(&mut self, _: &mut Local, batch: &mut Batch) -> Moved {
+        let moved = batch.count_first(batch.len());
+        batch.move_to(&mut self.unsent, moved.packets);
+        moved
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        match self.refusals.checked_sub(1) {
+            Some(refusals) => self.refusals = refusals,
+            None => {
+                self.unsent.sent(self.unsent.len(), mem);
+            }
+        }
+        self.unsent.len()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("an output without a backlog is not armed");
+    }
+}
+
+impl AsFd for Refused {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[test]
+fn an_output_whose_device_has_packets_is_called_again_at_growing_intervals_without_new_ones() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let fd = || EventFd::new().unwrap();
+    let nic = Nic { fd: fd(), bursts: Vec::new(), here: 5, calls: Arc::default() };
+    let refused = Refused { fd: fd(), unsent: Batch::with_capacity(16), refusals: 5 };
+    let napi = |ops: Box<dyn QueueOps>, direction, i| {
+        Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
+    };
+    let mut nic = napi(Box::new(nic), Direction::Both, 0);
+    nic.peer = Some(1);
+    assert_eq!(nic.set_moderation(Moderation::Interrupt), None);
+    let napis = vec![nic, napi(Box::new(refused), Direction::Sink, 1)];
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker =
+        Worker::new(napis, vec![Box::new(Xconnect)], vec![pool.local()], 64, slot).unwrap();
+    let mut waits = Vec::new();
+    let mut now = Instant::now();
+    loop {
+        assert_eq!(worker.turn(now), Turned::Idle);
+        let Some(due) = worker.unpolled_due else { break };
+        waits.push((due - now).as_millis());
+        now = due;
+    }
+    assert_eq!(waits, [1, 1, 2, 4, 8]);
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
 }
