@@ -29,8 +29,9 @@ pub struct Obtained {
     pub queues: usize,
     /// Directions in which packets can go.
     pub direction: Direction,
-    /// Longest packet that the device sends or receives, in bytes from the destination MAC;
-    /// superframes included.
+    /// Longest packet that the device sends or receives, in bytes from the destination MAC:
+    /// superframes included, or the interface's MTU, an Ethernet header and a VLAN tag. So an
+    /// untagged packet of this length may be longer than the MTU, which `mode` has.
     pub packet_max_bytes: usize,
     /// The MAC address of the port's interface; `None` if the port has no interface.
     pub mac: Option<Mac>,

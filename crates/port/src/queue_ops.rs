@@ -49,7 +49,8 @@ pub trait QueueOps: AsFd + Send {
     /// Errors: a device in trouble counts as an event: false, and see `health`. So does the end of
     ///         a device that will receive nothing more: false once after it, whatever is wanted, so
     ///         that the caller sees `health`; then true, so that the caller can sleep.
-    /// Cost:   a syscall if what is wanted changed since the last time.
+    /// Cost:   a syscall if what is wanted changed since the last time, and one or two where the
+    ///         driver must look at its device or drain its doorbell before a sleep.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     fn arm(&mut self, want: Want) -> bool;
 

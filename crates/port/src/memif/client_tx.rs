@@ -249,10 +249,10 @@ impl TxRing for Tx {
             self.ring.take_back(self.ring.posted());
             return dropped;
         }
+        let mut one: Batch = Batch::with_capacity(1);
         for place in &mut self.packets {
             let handle = std::mem::replace(place, NONE);
             if handle != NONE {
-                let mut one: Batch = Batch::with_capacity(1);
                 // SAFETY: `keep` stored the handle when its packet left the batch, and it is now
                 // out of the table.
                 unsafe { one.adopt(&[handle]) };

@@ -3,7 +3,7 @@
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Trust};
 use linerate_sys::peer::PeerMemory;
 
-use super::config::PACKET_BYTES_MAX;
+use super::config::{CHAIN_MAX, PACKET_BYTES_MAX};
 use super::ring::{Checked, Desc, NEXT, ProtocolError};
 
 /// Length of the shortest packet: its header.
@@ -70,6 +70,10 @@ impl Copies {
         out: &mut Batch,
         budget: usize,
     ) -> (u16, Checked<()>) {
+        if ready > 0 && ready == self.unfinished {
+            // Nothing was posted behind the packet without an end: do not read it again.
+            return (0, Ok(()));
+        }
         let (mut at, mut left) = (0, budget.min(out.spare()));
         self.unfinished = 0;
         while at < ready && left > 0 {
@@ -146,7 +150,7 @@ impl Copies {
             }
             let (desc, memory, offset) = ring.buffer(at + n)?;
             let (from, len) = (self.scratch.len(), desc.len as usize);
-            if from + len > PACKET_BYTES_MAX {
+            if from + len > PACKET_BYTES_MAX || n == CHAIN_MAX {
                 return Err(ProtocolError::TooLong);
             }
             self.scratch.resize(from + len, 0);

@@ -156,8 +156,10 @@ impl Shared {
 
     #[inline]
     fn half(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: the slice lies in the mapping, which `_memory` keeps alive. It consists of
-        // atomics, and others access it only as atomics. `at` is checked by the index operation.
+        // SAFETY: the slice lies in the mapping, which `_memory` keeps alive, and consists of
+        // atomics. The peer may write it at any time, also by a buffer that it has placed over the
+        // ring and that is copied into here: each value that is read is checked. `at` is checked by
+        // the index operation.
         unsafe { &self.header.as_ref()[at] }
     }
 

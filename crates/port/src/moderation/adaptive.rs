@@ -180,7 +180,7 @@ impl Adaptive {
                 if rate * nanos(self.hold + late) < EXIT || !device.pays(self.hold, rate) {
                     return self.release(arrivals, now);
                 }
-                if self.slowdown.is_due(window.passed) {
+                if self.slowdown.count_down(window.passed) {
                     return self.end_while(now, arrivals, spares, device).filter(|_| found);
                 }
                 if self.slowdown.raise(now) {
@@ -198,7 +198,7 @@ impl Adaptive {
         let Some(at) = self.found_at.replace(now) else { return };
         // Without an empty poll for that long the queue was not silent but busy.
         let silence = now.saturating_duration_since(at) / (1 + window.packets / FULL_POLL);
-        if self.slowdown.is_silent(silence) {
+        if self.slowdown.note_silence(silence) {
             self.accepted = Duration::ZERO;
         }
     }

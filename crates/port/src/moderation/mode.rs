@@ -40,7 +40,7 @@ pub enum Moderation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Goal {
-    /// Takes the least CPU time with which 99 of 100 packets are delayed by at most `usecs`.
+    /// Takes the least CPU time with which 99 of 100 packets are delayed by at most `p99_usecs`.
     Latency {
         /// The longest added delay.
         p99_usecs: u32,

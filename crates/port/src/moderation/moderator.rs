@@ -183,7 +183,7 @@ impl Moderator {
         self.device.set_device(device);
     }
 
-    /// Takes back the last hold, which was not slept: its end is not compared with a timer's, and
+    /// Cancels the last hold, which was not slept: its end is not compared with a timer's, and
     /// the time until the next decision is no round of the adaptive mode.
     pub fn forget_hold(&mut self) {
         if let Some(due) = self.due.take() {
@@ -193,14 +193,15 @@ impl Moderator {
         }
     }
 
-    /// Records that a poll for up to `budget` packets returned `packets`.
+    /// Records that a poll for up to `budget` packets returned `packets`, so that the queue is not
+    /// blocked any more.
     ///
     /// Cost: a few additions; no clock.
     #[inline]
     pub fn received(&mut self, packets: usize, bytes: u64, budget: usize) {
         self.turn.packets = self.turn.packets.saturating_add(packets as u32);
         self.turn.bytes = self.turn.bytes.wrapping_add(bytes);
-        self.turn.more = packets == budget;
+        (self.turn.more, self.turn.blocked) = (packets == budget, false);
     }
 
     /// Returns true if the last poll returned its whole budget, so that the queue must be polled

@@ -19,9 +19,9 @@ use super::gathering::Gathering;
 
 /// Time of holds until the first probe, and after a change of the limit; the next constants are the
 /// factor by which it grows with each probe that sees no difference, and its longest value.
-const BELIEVED_MIN: Duration = Duration::from_millis(20);
-const BELIEVED_MORE: u32 = 8;
-const BELIEVED_MAX: Duration = Duration::from_secs(2);
+const INTERVAL_MIN: Duration = Duration::from_millis(20);
+const INTERVAL_MORE: u32 = 8;
+const INTERVAL_MAX: Duration = Duration::from_secs(2);
 /// Age at which an interrupted probe is forgotten.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(2);
 /// Number of stretches of a probe: full holds, shorter ones, and both again.
@@ -46,9 +46,9 @@ const LIMIT_MAX: Duration = Duration::from_millis(10);
 /// The knowledge about how long a hold may be.
 #[derive(Debug)]
 pub(super) struct Slowdown {
-    /// Time of holds until the next probe; the next field is that time after it.
+    /// Time of holds until the next probe; the next field is that time after a probe.
     left: Duration,
-    believed: Duration,
+    interval: Duration,
     /// The longest hold that slowed nothing down, and when it was set or doubled; `None` without a
     /// limit.
     limit: Option<(Duration, Instant)>,
@@ -58,7 +58,7 @@ pub(super) struct Slowdown {
 
 impl Default for Slowdown {
     fn default() -> Slowdown {
-        Slowdown { left: BELIEVED_MIN, believed: BELIEVED_MIN, limit: None, interrupted: None }
+        Slowdown { left: INTERVAL_MIN, interval: INTERVAL_MIN, limit: None, interrupted: None }
     }
 }
 
@@ -88,20 +88,20 @@ impl Slowdown {
     }
 
     /// Counts `passed` as time of holds; returns true if a probe is due.
-    pub fn is_due(&mut self, passed: Duration) -> bool {
+    pub fn count_down(&mut self, passed: Duration) -> bool {
         self.left = self.left.saturating_sub(passed);
         self.left.is_zero()
     }
 
     /// Postpones the next probe by the longest time, because the present holds cannot be probed.
     pub fn postpone(&mut self) {
-        self.left = BELIEVED_MAX;
+        self.left = INTERVAL_MAX;
     }
 
-    /// Ends the belief in former probes if nothing came for a time of `silence`: the next packets
-    /// may be others'.
-    pub fn is_silent(&mut self, silence: Duration) -> bool {
-        let is_silent = silence > BELIEVED_MIN;
+    /// Makes the next probe come as soon as the first one, if nothing came for a time of `silence`:
+    /// the next packets may be others'. Returns true if so.
+    pub fn note_silence(&mut self, silence: Duration) -> bool {
+        let is_silent = silence > INTERVAL_MIN;
         if is_silent {
             self.begin_anew();
         }
@@ -109,26 +109,26 @@ impl Slowdown {
     }
 
     fn begin_anew(&mut self) {
-        self.believed = BELIEVED_MIN;
-        self.left = self.left.min(BELIEVED_MIN);
+        self.interval = INTERVAL_MIN;
+        self.left = self.left.min(INTERVAL_MIN);
     }
 
     /// Limits the next holds to half of `hold`, because a probe showed that it slows packets down.
     pub fn slows(&mut self, hold: Duration, now: Instant) {
-        (self.believed, self.left) = (BELIEVED_MIN, BELIEVED_MIN);
+        (self.interval, self.left) = (INTERVAL_MIN, INTERVAL_MIN);
         self.limit = Some((hold / 2, now));
     }
 
     /// Waits longer until the next probe, because one showed no difference.
     pub fn slows_not(&mut self) {
-        self.believed = (BELIEVED_MORE * self.believed).min(BELIEVED_MAX);
-        self.left = self.believed;
+        self.interval = (INTERVAL_MORE * self.interval).min(INTERVAL_MAX);
+        self.left = self.interval;
     }
 
     /// Waits somewhat longer until the next probe, because the present one says nothing.
     pub fn give_up(&mut self) {
-        self.believed = (2 * self.believed).min(BELIEVED_MAX);
-        self.left = self.believed;
+        self.interval = (2 * self.interval).min(INTERVAL_MAX);
+        self.left = self.interval;
     }
 
     /// Keeps a probe until packets are held again.
@@ -346,9 +346,9 @@ mod tests {
         slowdown.slows(HOLD, now);
         assert_eq!(limit_at(&mut slowdown, now + LIMIT_TIME / 2), HOLD / 2);
         slowdown.slows_not();
-        assert_eq!(slowdown.left, BELIEVED_MORE * BELIEVED_MIN);
+        assert_eq!(slowdown.left, INTERVAL_MORE * INTERVAL_MIN);
         assert_eq!(limit_at(&mut slowdown, now + LIMIT_TIME), HOLD);
-        assert_eq!(slowdown.left, BELIEVED_MIN, "a doubled limit is probed soon");
+        assert_eq!(slowdown.left, INTERVAL_MIN, "a doubled limit is probed soon");
         assert_eq!(limit_at(&mut slowdown, now + 7 * LIMIT_TIME), Duration::MAX);
         // A clock that goes back by an hour delays the doubling by no more than its time.
         slowdown.slows(Duration::ZERO, now + 3600 * LIMIT_TIME);
@@ -361,16 +361,16 @@ mod tests {
         let mut slowdown = Slowdown::default();
         for expected in [20, 160, 1280, 2000, 2000] {
             let mut ms = 0;
-            while !slowdown.is_due(Duration::from_millis(1)) {
+            while !slowdown.count_down(Duration::from_millis(1)) {
                 ms += 1;
             }
             assert_eq!(ms + 1, expected);
             slowdown.slows_not();
         }
-        assert!(!slowdown.is_due(Duration::from_millis(1990)));
-        assert!(!slowdown.is_silent(BELIEVED_MIN) && slowdown.believed == BELIEVED_MAX);
-        assert!(slowdown.is_silent(2 * BELIEVED_MIN) && slowdown.believed == BELIEVED_MIN);
-        assert!(slowdown.is_due(Duration::from_millis(10)), "what is left counts on");
+        assert!(!slowdown.count_down(Duration::from_millis(1990)));
+        assert!(!slowdown.note_silence(INTERVAL_MIN) && slowdown.interval == INTERVAL_MAX);
+        assert!(slowdown.note_silence(2 * INTERVAL_MIN) && slowdown.interval == INTERVAL_MIN);
+        assert!(slowdown.count_down(Duration::from_millis(10)), "what is left counts on");
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
         let mut slowdown = Slowdown::default();
         for n in 1..=3 {
             slowdown.give_up();
-            assert_eq!(slowdown.left, BELIEVED_MIN * (1 << n));
+            assert_eq!(slowdown.left, INTERVAL_MIN * (1 << n));
         }
     }
 }

@@ -129,13 +129,14 @@ impl Idle {
     /// Counts a receive without a packet; returns true if the interface must be checked.
     ///
     /// Cost: a clock read, once in [`EMPTY_POLLS`] calls.
-    fn is_check_due(&mut self) -> bool {
+    fn count(&mut self) -> bool {
         self.polls = (self.polls + 1) % EMPTY_POLLS;
-        self.polls == 0 && self.is_time()
+        self.polls == 0 && self.take_time()
     }
 
+    /// Returns true if the time of a check has come, and sets that of the next one.
     #[cold]
-    fn is_time(&mut self) -> bool {
+    fn take_time(&mut self) -> bool {
         let now = Instant::now();
         let is_time = self.check_at.is_none_or(|at| at <= now);
         if is_time {
@@ -180,7 +181,7 @@ impl HostDevice for Device {
 
     fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let moved = self.rx.receive(&self.socket, mem, out, budget);
-        let is_check_due = moved.packets == 0 && self.idle.is_check_due();
+        let is_check_due = moved.packets == 0 && self.idle.count();
         if std::mem::take(&mut self.rx.is_broken) || is_check_due {
             self.query(host);
         }

@@ -276,7 +276,7 @@ impl Tx {
         }
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
-        if self.bypass && self.is_never_taken(batch, now) {
+        if self.bypass && self.note_superframe(batch, now) {
             self.forget();
             batch.discard_first(1, DropReason::UNSUPPORTED, mem);
             return Then::Retry;
@@ -298,9 +298,9 @@ impl Tx {
         Then::Stop
     }
 
-    /// Returns true if the first packet is a superframe that the device has refused for
-    /// [`SUPERFRAME_PATIENCE`]. Refusals of a packet before it do not count.
-    fn is_never_taken(&mut self, batch: &Batch, now: Instant) -> bool {
+    /// Notes the refusal of the first packet, if it is a superframe; returns true if the device has
+    /// refused it for [`SUPERFRAME_PATIENCE`]. Refusals of a packet before it do not count.
+    fn note_superframe(&mut self, batch: &Batch, now: Instant) -> bool {
         let is_superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
         let first = batch.handles().first().copied().filter(|_| is_superframe);
         let known = self.superframe.filter(|(handle, _)| Some(*handle) == first);

@@ -146,10 +146,11 @@ impl Hello {
     }
 }
 
-/// Returns true for a GID of one port: of no group, and not empty.
+/// Returns true for a GID of one port: of no group, not of all hosts, and not empty.
 fn is_of_one(gid: [u8; 16]) -> bool {
     let ip = Ipv6Addr::from(gid);
-    let is_group = ip.to_ipv4_mapped().map_or(ip.is_multicast(), |ip| ip.is_multicast());
+    let is_group =
+        ip.to_ipv4_mapped().map_or(ip.is_multicast(), |ip| ip.is_multicast() || ip.is_broadcast());
     !is_group && !ip.is_unspecified()
 }
 

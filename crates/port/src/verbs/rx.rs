@@ -47,6 +47,8 @@ pub(super) struct Rx {
     pub bad_completions: u64,
     /// Number of completions that were taken.
     pub taken: u64,
+    /// Why the device has not received the last datagram that failed.
+    trouble: Option<String>,
     /// Why nothing more can be received.
     pub failed: Option<String>,
 }
@@ -88,6 +90,7 @@ impl Rx {
             missed: 0,
             bad_completions: 0,
             taken: 0,
+            trouble: None,
             failed: None,
         }
     }
@@ -161,7 +164,9 @@ impl Rx {
         self.taken + posted as u64
     }
 
-    /// Reports that a queue pair receives nothing more, as each completion that is not ok says.
+    /// Reports that a queue pair receives nothing more. A connection has failed with each completion
+    /// that is not ok; the pair of datagrams, to which anyone may send one that is too long, only
+    /// when the device gives its other requests back.
     #[cold]
     fn fail<N: Nic>(
         &mut self,
@@ -171,7 +176,11 @@ impl Rx {
         reports: &mut Reports<Gone<N::Peer>>,
     ) {
         match (done.id >> 32) as u32 {
-            DATAGRAMS => _ = self.failed.get_or_insert(nic.text(done)),
+            DATAGRAMS if done.status == Completion::FLUSHED => {
+                let why = self.trouble.take().unwrap_or_else(|| nic.text(done));
+                self.failed.get_or_insert(why);
+            }
+            DATAGRAMS => self.trouble = Some(nic.text(done)),
             number => {
                 let place = peers.of_flight(number);
                 if let Some(peer) = place.and_then(|place| peers.at_mut(place))

@@ -67,6 +67,8 @@ pub(super) struct Tx {
     waits_since: Option<Instant>,
     pub copied_bytes: u64,
     pub doorbells: u64,
+    /// An empty batch for copies that go to all, once there was one.
+    one: Option<Batch>,
     /// Packets that were accepted, and not sent.
     pub lost: Moved,
     /// Why nothing more can be sent.
@@ -90,6 +92,7 @@ impl Tx {
             waits_since: None,
             copied_bytes: 0,
             doorbells: 0,
+            one: None,
             lost: Moved::default(),
             failed: None,
         }
@@ -276,7 +279,8 @@ impl Tx {
             return None;
         }
         let packet = batch.count_first(1);
-        let (mut one, mut sent) = (Batch::with_capacity(1), Moved::default());
+        let mut one = self.one.take().unwrap_or_else(|| Batch::with_capacity(1));
+        let mut sent = Moved::default();
         let (mut is_copied, mut reason) = (false, DropReason::DEVICE_DOWN);
         for place in peers.places() {
             let way = match self.way_to(place, packet.bytes as usize, peers) {
@@ -290,6 +294,7 @@ impl Tx {
             let Some(copy) = self.copy(batch.iter().next()?) else {
                 if !is_copied {
                     self.starved = Retry::later();
+                    self.one = Some(one);
                     return None;
                 }
                 // Others have a copy already, so that the packet cannot wait: this peer misses it.
@@ -305,12 +310,13 @@ impl Tx {
             }
             one.discard_first(one.len(), DropReason::TX_FULL, mem);
         }
-        if !is_copied {
+        if is_copied {
+            batch.move_to(&mut one, 1);
+            one.consume(mem);
+        } else {
             batch.discard_first(1, reason, mem);
-            return Some(sent);
         }
-        batch.move_to(&mut one, 1);
-        one.consume(mem);
+        self.one = Some(one);
         Some(sent)
     }
 

@@ -343,7 +343,7 @@ impl Tx {
     /// Returns true if the device has kept packets for so long that it counts as dead.
     ///
     /// Cost: a clock read, if nothing came since it was last asked.
-    pub fn is_stuck(&mut self, held: &Held) -> bool {
+    pub fn check_stuck(&mut self, held: &Held) -> bool {
         if held.sending == 0 {
             self.waits_since = None;
             return false;

@@ -132,8 +132,9 @@ impl Held {
         self.hold.copy.get().is_some()
     }
 
-    /// Returns true if the producer disconnected before the packet was copied: reading the packet
-    /// is safe, but its bytes may be another packet's. Call this after reading.
+    /// Returns true if the reader has noticed that the producer disconnected before the packet was
+    /// copied: reading the packet is safe, but its bytes may be another packet's. Call this after
+    /// reading. False is no proof: the producer may use its memory again before the reader notices.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.hold.gone.load(Ordering::Acquire)

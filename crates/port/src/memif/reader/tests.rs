@@ -361,6 +361,22 @@ fn a_packet_that_needs_the_place_of_what_is_held_gets_it() {
 }
 
 #[test]
+fn a_packet_of_more_parts_than_any_sender_makes_ends_the_connection() {
+    for (parts, errors) in [(1024, 0), (1025, 1)] {
+        let (mut reader, mut puppet, _) = reader_and_puppet(11);
+        (0..parts).for_each(|i| {
+            let slot = puppet.ring.free_slot(i) as u16;
+            let flags = if i + 1 < parts { NEXT } else { 0 };
+            let offset = BUFFERS_AT as u32;
+            puppet.ring.shared.set(slot, Desc { flags, region: 0, len: u32::from(i == 0), offset });
+        });
+        puppet.post(parts);
+        assert_eq!(reader.frames(8).count(), 1 - errors);
+        assert_eq!(reader.counts().protocol_errors, errors as u64);
+    }
+}
+
+#[test]
 fn what_another_thread_releases_goes_back_while_the_reader_sleeps() {
     let (mut reader, mut puppet, _) = reader_and_puppet(4);
     puppet.send(0, 2);

@@ -17,7 +17,7 @@ use linerate_sys::wait::EventFd;
 
 use super::Counts;
 use super::held::{Held, Hold, Waker};
-use crate::memif::config::PACKET_BYTES_MAX;
+use crate::memif::config::{CHAIN_MAX, PACKET_BYTES_MAX};
 use crate::memif::ring::{Checked, NEXT, ProtocolError, ServerRing};
 use crate::memif::server::{MappedRing, Regions};
 
@@ -124,6 +124,9 @@ impl Window {
         let state = &mut *self.state.borrow_mut();
         let ready = state.posted - state.taken;
         let at = state.ring.at(state.taken);
+        if ready > 0 && state.torn == Some(state.ring.at(state.posted)) {
+            return Ok(None);
+        }
         let (mut slots, mut len) = (0, 0);
         loop {
             if slots == ready {
@@ -142,7 +145,7 @@ impl Window {
                 return Err(ProtocolError::Outside);
             }
             len += piece.len as usize;
-            if len > PACKET_BYTES_MAX {
+            if len > PACKET_BYTES_MAX || slots == CHAIN_MAX {
                 return Err(ProtocolError::TooLong);
             }
             self.piece(slot).set(piece);

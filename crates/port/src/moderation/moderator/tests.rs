@@ -502,6 +502,20 @@ fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
 }
 
 #[test]
+fn a_queue_that_was_polled_after_it_had_no_room_is_not_blocked() {
+    // Another queue of the worker had more packets meanwhile, so that nothing was decided.
+    let mut m = Moderator::new(Moderation::default(), true);
+    let now = Instant::now();
+    looks(&mut m, now, TIME, &[20, 20, 20]);
+    m.left_alone();
+    m.received(BUDGET, 0, BUDGET);
+    assert_eq!(m.rest(now + 4 * TIME), Rest::Look, "it may have more");
+    m.received(0, 0, BUDGET);
+    m.left_alone();
+    assert_ne!(m.rest(now + 5 * TIME), Rest::Look, "the last poll did not take place");
+}
+
+#[test]
 fn packets_that_wait_in_no_device_are_never_held() {
     for text in ["fixed", "dim", "adaptive", "napi", "interrupt"] {
         let mut m = Moderator::new(text.parse().unwrap(), false);

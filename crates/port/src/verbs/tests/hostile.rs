@@ -9,6 +9,7 @@ use rustix::net::sockopt;
 use super::super::hello::{HELLO_BYTES, Hello, READY, Refusal};
 use super::super::meeting::{Meeting, Said};
 use super::*;
+use crate::{Health, HealthKind};
 
 fn call(at: &str) -> TcpStream {
     let stream = TcpStream::connect((at, 7471)).unwrap();
@@ -236,6 +237,31 @@ fn completions_without_a_request_are_counted_and_messages_of_wrong_lengths_are_m
     assert_eq!((counters.driver.bad_descs, counters.rx_missed), (1, 0));
     let ledger = pool.ledger();
     assert_eq!((ledger.received, ledger.dropped(DropReason::MALFORMED)), (4, 4), "{ledger}");
+    drop((near, far, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");
+}
+
+#[test]
+fn datagrams_that_are_too_long_are_missed_and_end_nothing_unless_the_pair_fails_with_them() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",datagrams,rx=64");
+    let (port, mut batch) = (soft::last(), Batch::with_capacity(64));
+    for _ in 0..100 {
+        soft::overfill(port);
+        near.queues[0].rx(&mut mem, &mut batch, 64);
+    }
+    soft::fill(port, 54);
+    near.queues[0].rx(&mut mem, &mut batch, 64);
+    let (missed, health) = (near.queues[0].counters().rx_missed, near.queues[0].health_kind());
+    assert_eq!((batch.len(), missed, health), (1, 100, HealthKind::Up));
+    soft::overfill(port);
+    soft::fail_datagrams(port);
+    near.queues[0].rx(&mut mem, &mut batch, 64);
+    let Health::Failed(error) = near.queues[0].health() else { panic!("the pair has failed") };
+    assert!(error.why.contains("status 1"), "the cause and not its effect: {error}");
+    batch.consume(&mut mem);
     drop((near, far, mem));
     let ledger = pool.ledger();
     assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");

@@ -131,6 +131,18 @@ pub fn fill(port: u32, bytes: u32) {
     });
 }
 
+/// Makes the next request of the UD queue pair of `port` fail, as a message does that is too long
+/// for it, and leaves the pair as it is.
+pub fn overfill(port: u32) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port)
+            && let Some(request) = port.receives.pop_front()
+        {
+            port.receive(Completion { id: request.id, status: 1, ..Completion::default() });
+        }
+    });
+}
+
 /// Completes a request of the UD queue pair of `port` that it does not have.
 pub fn invent(port: u32) {
     world(|world| {

@@ -24,7 +24,7 @@ impl Device {
     /// queue's own does not.
     pub(super) fn recover(&mut self, host: &mut Host) {
         if let Some(socket) = &self.socket {
-            let is_stuck = self.tx.is_stuck(&socket.held);
+            let is_stuck = self.tx.check_stuck(&socket.held);
             if !host.link.is_gone() && !self.is_unbound && !is_stuck {
                 return;
             }
