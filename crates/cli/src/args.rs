@@ -15,7 +15,8 @@ use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use help::{FORWARD, GEN, after_help};
 use values::{
-    effect, frames, jumbo, number, one_of, one_value, packets, rate, receiver, setting, time,
+    effect, frame_bytes, frames, jumbo, number, one_of, one_value, packets, rate, receiver,
+    setting, time,
 };
 
 pub use refusal::refuse;
@@ -194,7 +195,7 @@ pub struct Memory {
     /// can hold
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
-    #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frames)]
+    #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frame_bytes)]
     pub frame_size: Option<u32>,
     /// Frames of a second class, for packets longer than an ordinary frame; BYTES is 16384 by
     /// default

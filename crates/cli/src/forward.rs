@@ -83,7 +83,9 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     let other = if name == other && !is_named(&b) { format!("{other}-2") } else { other };
     if name == other {
         let why = format!("both are named '{other}'");
-        return Err(Error::new(Code::Topology, "cannot join two ports", why).into());
+        return Err(Error::new(Code::Topology, "cannot join two ports", why)
+            .fix(format!("name one of them: other={right}"))
+            .into());
     }
     let limits = &args.limits;
     let counted = [&a, &b].iter().any(|port| drivers.flags(port).generates);
@@ -202,8 +204,8 @@ fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
     let paced = time.unwrap_or(TRIAL) / 2;
     let count = limits.count.map_or(String::new(), |count| format!(",count={count}"));
-    let (rate, ms) = (TRIAL_RATE, paced.as_secs_f64() * 1e3);
-    let source = format!("gen:,size={TRIAL_BYTES},rate={rate},rate_for={ms}ms{count}");
+    let (rate, ns) = (TRIAL_RATE, paced.as_nanos().max(1));
+    let source = format!("gen:,size={TRIAL_BYTES},rate={rate},rate_for={ns}ns{count}");
     let driver = far.split(':').next().unwrap_or(far);
     Path {
         ports: vec![("gen".into(), source), (driver.into(), far.into())],

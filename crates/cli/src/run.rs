@@ -61,9 +61,9 @@ pub struct Path {
 /// The failure because of which the path cannot run; a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let ports = || path.ports.iter().map(|(_, text)| text.as_str());
-    let record = undo::begin(ports, &path.drivers, screen);
-    // Before ports are opened: a signal must not end this process while a device is changed.
+    // First of all: a signal must not end this process while a device is changed.
     let signals = watched(path)?;
+    let record = undo::begin(ports, &path.drivers, screen);
     let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let mut engine = open(path, run).map_err(|mut failure| {
         // A signal that came meanwhile ends the run, whatever the failure.
@@ -199,7 +199,7 @@ fn run_with(
     if let Some(error) = &mut report.error {
         complete(error, &stopped, path);
     }
-    Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+    Ok(Ran { report, stopped, ended, uncounted: counted.err(), _signals: Some(signals) })
 }
 
 /// Returns a function that records the change of a port's hold.

@@ -89,3 +89,8 @@ pub(super) fn frames(text: &str) -> Result<u32, String> {
     let n = units::count(text)?;
     u32::try_from(n).map_err(|_| format!("a pool has at most {} frames", u32::MAX))
 }
+
+pub(super) fn frame_bytes(text: &str) -> Result<u32, String> {
+    let n = units::count(text)?;
+    u32::try_from(n).map_err(|_| format!("a frame has at most {} bytes", u32::MAX))
+}

@@ -9,7 +9,7 @@ use linerate_sys::text::thousands;
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
 use crate::run::{Path, planned};
 use crate::screen::Screen;
-use crate::signals;
+use crate::signals::{self, Signals};
 
 /// Fewest packets for costs of each packet: with fewer, start and end of the run are most of the
 /// costs.
@@ -38,6 +38,9 @@ pub struct Ran {
     pub ended: Ended,
     /// The error because of which cycles and instructions are unknown, if they are.
     pub(super) uncounted: Option<linerate::Error>,
+    /// The watch for signals, so that the first one does not end the process before the result is
+    /// written.
+    pub(super) _signals: Option<Signals>,
 }
 
 impl Ran {

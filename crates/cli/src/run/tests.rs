@@ -29,7 +29,7 @@ fn ran_to(to: &str, spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), end
     if report.error.is_none() {
         report.error = unverified(&report).or_else(|| last_lost(&report));
     }
-    Ran { report, stopped, ended, uncounted: None }
+    Ran { report, stopped, ended, uncounted: None, _signals: None }
 }
 
 #[test]

@@ -279,7 +279,7 @@ impl fmt::Debug for EngineGauge {
 pub struct PlacementReport {
     /// The names of the placed things, in the order of their places.
     pub names: Vec<String>,
-    /// Unit of the cost: `ns`, or `cycles`.
+    /// Unit of the cost: `ns`, `cycles`, or `ns of all CPUs` if interrupts were placed.
     pub unit: &'static str,
     /// Round trips between CPUs, one of each nearness.
     pub round_trips: Vec<RoundTrip>,

@@ -1,4 +1,4 @@
-//! A request: a line of JSON. The parser ignores no key and accepts no unknown word.
+//! A request: a line of JSON. The parser accepts no unknown key and no unknown word.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

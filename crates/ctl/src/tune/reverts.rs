@@ -79,6 +79,8 @@ impl Entry {
 
     fn made(&mut self, change: Change, at: Option<Instant>) {
         let Change { serial, value, .. } = change;
+        // What failed is not tried again.
+        self.failed = None;
         // The value of this change replaced those of the changes before it. Of these, a permanent
         // one whose outcome is still unknown may be the base of this one.
         let is_temporary = at.is_some();
