@@ -56,7 +56,7 @@ impl Locks {
 /// The state of the umem after a frame was returned to its depot.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Umem {
+pub(crate) enum Use {
     /// A pool or a local exists, or a frame is outside its depot.
     InUse,
     /// No pool and no local exist, and every frame is in its depot: the caller unmaps the memory.
@@ -136,7 +136,7 @@ impl Depot {
     }
 
     /// Puts frames of a class into the depot.
-    pub fn put(&self, class: usize, handles: &[u32]) -> Umem {
+    pub fn put(&self, class: usize, handles: &[u32]) -> Use {
         let mut stacks = self.lock();
         debug_assert!(stacks.home() + handles.len() <= stacks.total, "a frame freed twice");
         stacks.frames[class].extend_from_slice(handles);
@@ -165,7 +165,7 @@ impl Depot {
     }
 
     /// Closes the depot, because no `Pool` or `Local` is left; returns the umem's state.
-    pub fn close(&self) -> Umem {
+    pub fn close(&self) -> Use {
         let mut stacks = self.look();
         stacks.open = false;
         stacks.state()
@@ -192,9 +192,9 @@ impl Stacks {
         self.frames.iter().map(Vec::len).sum()
     }
 
-    fn state(&self) -> Umem {
+    fn state(&self) -> Use {
         let all_home = self.total > 0 && self.home() == self.total;
-        if !self.open && all_home { Umem::Orphaned } else { Umem::InUse }
+        if !self.open && all_home { Use::Orphaned } else { Use::InUse }
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
         let mut two = [0; 2];
         assert_eq!(depot.take(PLAIN, &mut two), 2);
         assert_eq!(two, [3, 4]);
-        assert_eq!(depot.put(PLAIN, &[9]), Umem::InUse);
+        assert_eq!(depot.put(PLAIN, &[9]), Use::InUse);
         assert_eq!(depot.take(PLAIN, &mut two), 2);
         assert_eq!(two, [2, 9]);
     }
@@ -233,9 +233,9 @@ mod tests {
         let depot = depot(&[1, 2]);
         let (mut one, mut large) = ([0; 1], [0; 1]);
         assert_eq!((depot.take(PLAIN, &mut one), depot.take(JUMBO, &mut large)), (1, 1));
-        assert_eq!(depot.close(), Umem::InUse);
-        assert_eq!(depot.put(PLAIN, &one), Umem::InUse);
-        assert_eq!(depot.put(JUMBO, &large), Umem::Orphaned);
+        assert_eq!(depot.close(), Use::InUse);
+        assert_eq!(depot.put(PLAIN, &one), Use::InUse);
+        assert_eq!(depot.put(JUMBO, &large), Use::Orphaned);
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub struct Offload {
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_*`; 0 = an ordinary frame.
     pub gso_type: u8,
-    /// Bytes of headers before the payload of a superframe.
+    /// Bytes of headers before the payload of a superframe: a hint of its sender, which may be as
+    /// large as the packet. Views of the headers have the right number.
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,

@@ -331,8 +331,8 @@ impl Umem {
     }
 
     /// Unmaps the memory and releases the id, if the umem has no user left.
-    fn vacate_if(&self, state: depot::Umem) {
-        if state == depot::Umem::Orphaned {
+    fn vacate_if(&self, state: depot::Use) {
+        if state == depot::Use::Orphaned {
             // The depot returns `Orphaned` once: when the last user has left and the last frame is
             // returned. No handle, Pool or Local remains, and the caches of other threads hold no
             // frame.

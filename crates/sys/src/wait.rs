@@ -1,8 +1,9 @@
 //! Waiting for descriptors: epoll, eventfd, timerfd, ppoll.
 //!
-//! Every wait takes a bound and keeps it to the nanosecond the kernel counts in. An interrupting
-//! signal (EINTR) is retried with the time that is left, so a wait returns early for readiness only
-//! and never late; a caller that wants a signal to end an unbounded wait signals an [`EventFd`]. An
+//! Every wait takes a bound, which it passes to the kernel in nanoseconds. An interrupting signal
+//! (EINTR) is retried with the time that is left, so a wait returns early for readiness only; but a
+//! [`TimerPair`], and [`WaitSet::near`], may end it somewhat earlier or later, to save CPU time. A
+//! caller that wants a signal to end an unbounded wait signals an [`EventFd`]. An
 //! [`Epoll`] is itself a descriptor that reads as ready when a member is, so they nest.
 //!
 //! Source: epoll(7), epoll_pwait2(2) (Linux 5.11), eventfd(2), timerfd_create(2), ppoll(2).
