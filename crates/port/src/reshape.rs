@@ -28,10 +28,10 @@ const TUNNEL_V6_UDP: u16 = 54;
 /// Methods that add and remove headers and change the length of payloads.
 ///
 /// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or
-/// the packet would be over 64 KiB, as a superframe of nearly 64 KiB before a header is (`ip link
-/// set tun0 gso_max_size 65000 gso_ipv4_max_size 65000` makes the host's shorter);
-/// [`DropReason::UNSUPPORTED`] for a superframe that no port could cut then. After an error the packet is as it was, except that SCTP's CRC, if it was left to a
-/// device, may be complete.
+/// the packet would be over 64 KiB, as a superframe of nearly 64 KiB is with a header (`ip link set
+/// tun0 gso_max_size 65000 gso_ipv4_max_size 65000` makes the host's shorter);
+/// [`DropReason::UNSUPPORTED`] for a superframe that no port could cut then. After an error the
+/// packet is as it was, except that SCTP's CRC, if it was left to a device, may be complete.
 ///
 /// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What
 /// [`Reshape::push_vlan`], [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of
@@ -69,15 +69,20 @@ const TUNNEL_V6_UDP: u16 = 54;
 ///         _ => return Err(DropReason::UNWANTED),
 ///     };
 ///     let (outer_bytes, bytes) = (udp.payload_at(), udp.payload().len() + udp.behind());
+///     let is_whole = skb.is_linear() || skb.len() == outer_bytes + bytes;
+///     if skb.offload().is_gso() || !is_whole {
+///         return Err(DropReason::UNSUPPORTED); // outer datagrams that GRO has joined
+///     }
 ///     let mut eth = [0; 14];
 ///     eth[..6].copy_from_slice(&dst.0);
 ///     eth[6..12].copy_from_slice(&src.0);
 ///     eth[12..].copy_from_slice(&ether_type.0.to_be_bytes());
 ///     // Pull all of the outer headers, so that a checksum which they left to a device is dropped.
-///     // Bytes after the datagram go, too; a chain has none from an interface.
+///     // What follows the datagram goes, too, and so does a VLAN tag in the metadata.
 ///     let is_taken = skb.pull(outer_bytes) && (skb.len() == bytes || skb.trim(bytes));
 ///     let room = is_taken.then(|| skb.push(14)).flatten().ok_or(DropReason::NO_FRAME)?;
 ///     room.copy_from_slice(&eth);
+///     skb.set_vlan(None);
 ///     Ok(())
 /// }
 /// # let mut local = linerate::Pool::builder().frames(64).build().unwrap().local();

@@ -20,8 +20,8 @@ use crate::host::offload;
 ///
 /// Errors are [`DropReason::UNWANTED`] for a packet of another kind, which is also each fragment of
 /// a datagram and a frame with more than two VLAN tags; [`DropReason::MALFORMED`] for one whose
-/// headers contradict each other, or whose source route or extension headers nobody sends;
-/// [`DropReason::NO_FRAME`] if it had to be copied to be written and could not;
+/// headers contradict each other, whose source route does not end here, or with more than eight
+/// extension headers; [`DropReason::NO_FRAME`] if it had to be copied to be written and could not;
 /// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true. A
 /// filter that passes on what is unwanted passes fragments uninspected, unless it asks
 /// [`Views::ip`] for them.

@@ -17,8 +17,10 @@ use crate::ip::{self, HeaderMut};
 use crate::outer::{GENEVE_ETHERNET, GENEVE_PORT, TUNNEL_BYTES, VXLAN_PORT};
 use crate::{EtherType, HeadMut, Malformed, Protocol, eth, ipv4, ipv6, partial};
 
-/// The flag of VXLAN's first byte for a network identifier.
+/// The flag of VXLAN's first byte for a network identifier, and that of its second byte for an
+/// inner checksum that the receiver is to compute (Linux's `remcsumtx`).
 const VXLAN_HAS_VNI: u8 = 0x08;
+const VXLAN_UNFINISHED: u8 = 0x20;
 /// The flags of Geneve's second byte for a message of the tunnel's own, and for options that must
 /// be understood.
 const GENEVE_CONTROL: u8 = 0x80;
@@ -73,14 +75,15 @@ impl HeadMut<'_> {
     ///
     /// Shape:  congestion that the outer packet met is marked on an IP packet inside. Neither the
     ///         outer checksum nor the sender is checked: do it before with [`HeadMut::udp`].
-    /// Errors: [`Malformed::NotTunnel`], also without a network identifier;
+    /// Errors: [`Malformed::NotTunnel`], also without a network identifier, and with an inner
+    ///         checksum that the receiver is to compute (Linux's `remcsumtx`);
     ///         [`Malformed::Congestion`] as [`HeadMut::pop_ip`]; [`Malformed::Short`] for a frame
     ///         without an Ethernet header; those of [`crate::udp()`]. Nothing changed.
     /// Cost:   constant.
     pub fn pop_vxlan(self) -> Result<Inner, Malformed> {
-        self.pop_tunnel(VXLAN_PORT, |header| match header[0] & VXLAN_HAS_VNI {
-            0 => Err(Malformed::NotTunnel),
-            _ => Ok(TUNNEL_BYTES),
+        self.pop_tunnel(VXLAN_PORT, |header| {
+            let is_plain = header[0] & VXLAN_HAS_VNI != 0 && header[1] & VXLAN_UNFINISHED == 0;
+            if is_plain { Ok(TUNNEL_BYTES) } else { Err(Malformed::NotTunnel) }
         })
     }
 
@@ -121,9 +124,10 @@ impl HeadMut<'_> {
         let spare = udp.payload_at() + header_len;
         let frame = eth::split(&mut self.bytes[spare..spare + here])?;
         match carry_mark(ecn, frame.ether_type, frame.payload, behind) {
-            // A frame of another protocol, or with headers that contradict each other, has no mark.
-            Ok(()) | Err(_) if ecn != CE => {}
             Err(Malformed::Congestion) => return Err(Malformed::Congestion),
+            // The header that takes the mark is not all in the slice.
+            Err(Malformed::Short) if ecn == CE && behind > 0 => return Err(Malformed::Short),
+            // A frame of another protocol, or with headers that contradict each other, has no mark.
             _ => {}
         }
         Ok(Inner { spare, len: here + behind, vni })
@@ -245,6 +249,15 @@ mod tests {
             assert_eq!((view.ecn(), view.dscp()), (expected, 46));
             assert!(view.checksum_ok() && udp(&packet[spare..]).unwrap().checksum_ok());
         }
+        // The header that takes the mark lies in the next frame of a chain.
+        let frame = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"hi");
+        let mut packet = pushed(&frame, false, false);
+        packet[15] |= CE;
+        fix_ipv4(&mut packet);
+        let (len, before) = (packet.len(), packet.clone());
+        let head = HeadMut::new(&mut packet[..70], len - 70);
+        assert_eq!(head.pop_vxlan(), Err(Malformed::Short));
+        assert_eq!(packet, before);
         // ARP takes no mark, and passes.
         let arp = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6][..], &[0; 28]].concat();
         let mut packet = pushed(&arp, false, true);
@@ -282,6 +295,7 @@ mod tests {
             packet
         };
         assert_eq!(refused(&vxlan(42, 0), false), Malformed::NotTunnel);
+        assert_eq!(refused(&vxlan(43, 0x20), false), Malformed::NotTunnel);
         let geneve = |at: usize, value: u8| {
             let mut packet = pushed(&frame, false, true);
             packet[at] = value;
