@@ -86,7 +86,8 @@ pub trait QueueOps: AsFd + Send {
 
     /// Takes back the packets that the device has sent; returns how many packets, or parts of
     /// packets, the device still has to send, or 0 if this is unknown. A caller that closes the
-    /// queue waits until the number is 0.
+    /// queue waits until the number is 0; an engine that does not poll the queue calls this until
+    /// then, after 1 ms and at growing intervals of up to a second.
     ///
     /// Shape:  sent packets -> freed as sent.
     /// Cost:   as the look that `xmit` takes.

@@ -21,8 +21,8 @@ const SIZE: u32 = 1024;
 const BUFFER_BYTES: u32 = 2048;
 /// Longest packet, in bytes.
 pub(super) const PACKET_BYTES_MAX: usize = 65_550;
-/// Most descriptors of a packet that is copied or read in place. Descriptors without bytes count, so
-/// that a peer cannot make a chain of them that takes long to read.
+/// Most descriptors of a packet that is copied or read in place. Descriptors without bytes count,
+/// because a long chain of them would take long to read.
 pub(super) const CHAIN_MAX: u16 = 1024;
 
 /// The sides of a link: the client owns the memory and connects, the server maps it and listens.

@@ -47,8 +47,8 @@ pub(super) struct Rx {
     pub bad_completions: u64,
     /// Number of completions that were taken.
     pub taken: u64,
-    /// Why the device has not received the last datagram that failed.
-    trouble: Option<String>,
+    /// The last datagram that the device has not received, if it has received none since.
+    trouble: Option<Completion>,
     /// Why nothing more can be received.
     pub failed: Option<String>,
 }
@@ -164,9 +164,9 @@ impl Rx {
         self.taken + posted as u64
     }
 
-    /// Reports that a queue pair receives nothing more. A connection has failed with each completion
-    /// that is not ok; the pair of datagrams, to which anyone may send one that is too long, only
-    /// when the device gives its other requests back.
+    /// Reports that a queue pair receives nothing more. A connection has failed with each
+    /// completion that is not ok; the pair of datagrams, to which anyone may send one that is too
+    /// long, only when the device gives its other requests back.
     #[cold]
     fn fail<N: Nic>(
         &mut self,
@@ -177,10 +177,10 @@ impl Rx {
     ) {
         match (done.id >> 32) as u32 {
             DATAGRAMS if done.status == Completion::FLUSHED => {
-                let why = self.trouble.take().unwrap_or_else(|| nic.text(done));
-                self.failed.get_or_insert(why);
+                let cause = self.trouble.take().unwrap_or(*done);
+                self.failed.get_or_insert_with(|| nic.text(&cause));
             }
-            DATAGRAMS => self.trouble = Some(nic.text(done)),
+            DATAGRAMS => self.trouble = Some(*done),
             number => {
                 let place = peers.of_flight(number);
                 if let Some(peer) = place.and_then(|place| peers.at_mut(place))
@@ -276,6 +276,9 @@ impl Rx {
         };
         let least = ETHERNET_BYTES + if is_datagram { ROUTE_BYTES as u32 } else { 0 };
         let offset = frame + self.shape.from;
+        if is_datagram && done.is_ok() {
+            self.trouble = None;
+        }
         if done.is_ok() && (least..=self.shape.len).contains(&done.bytes) {
             return Some(Filled { span: Span { offset, len: done.bytes }, is_datagram });
         }

@@ -8,6 +8,7 @@ use super::*;
 const TIME: Duration = Duration::from_micros(50);
 const BUDGET: usize = 64;
 
+mod blocked;
 mod loads;
 mod unmet;
 mod waiting;
@@ -484,35 +485,6 @@ fn arrival_rate_is_not_the_rate_of_draining_a_backlog() {
         assert!((us(45)..us(60)).contains(&hold), "{hold:?}");
         now += TIME / 15 * 17;
     }
-}
-
-#[test]
-fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
-    let mut m = Moderator::new(Moderation::default(), true);
-    let now = Instant::now();
-    let rests = looks(&mut m, now, TIME, &[20, 20, 20]);
-    assert!(is_held(&rests[2]));
-    let mut blocked = |at| {
-        m.left_alone();
-        m.rest(at)
-    };
-    assert!(is_held(&blocked(now + 4 * TIME)), "what it has is not known, and still comes densely");
-    // A queue that has no room for a long time is slept on.
-    assert_eq!(blocked(now + 100 * TIME), Rest::Device);
-}
-
-#[test]
-fn a_queue_that_was_polled_after_it_had_no_room_is_not_blocked() {
-    // Another queue of the worker had more packets meanwhile, so that nothing was decided.
-    let mut m = Moderator::new(Moderation::default(), true);
-    let now = Instant::now();
-    looks(&mut m, now, TIME, &[20, 20, 20]);
-    m.left_alone();
-    m.received(BUDGET, 0, BUDGET);
-    assert_eq!(m.rest(now + 4 * TIME), Rest::Look, "it may have more");
-    m.received(0, 0, BUDGET);
-    m.left_alone();
-    assert_ne!(m.rest(now + 5 * TIME), Rest::Look, "the last poll did not take place");
 }
 
 #[test]

@@ -1,0 +1,32 @@
+//! Queues that are not polled, because there is no room for their packets.
+
+use super::*;
+
+#[test]
+fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let now = Instant::now();
+    let rests = looks(&mut m, now, TIME, &[20, 20, 20]);
+    assert!(is_held(&rests[2]));
+    let mut blocked = |at| {
+        m.left_alone();
+        m.rest(at)
+    };
+    assert!(is_held(&blocked(now + 4 * TIME)), "what it has is not known, and still comes densely");
+    // A queue that has no room for a long time is slept on.
+    assert_eq!(blocked(now + 100 * TIME), Rest::Device);
+}
+
+#[test]
+fn a_queue_that_was_polled_after_it_had_no_room_is_not_blocked() {
+    // Another queue of the worker had more packets meanwhile, so that nothing was decided.
+    let mut m = Moderator::new(Moderation::default(), true);
+    let now = Instant::now();
+    looks(&mut m, now, TIME, &[20, 20, 20]);
+    m.left_alone();
+    m.received(BUDGET, 0, BUDGET);
+    assert_eq!(m.rest(now + 4 * TIME), Rest::Look, "it may have more");
+    m.received(0, 0, BUDGET);
+    m.left_alone();
+    assert_ne!(m.rest(now + 5 * TIME), Rest::Look, "the last poll did not take place");
+}
