@@ -21,6 +21,18 @@ use crate::worker_slot::QueueOf;
 const SENDS_MIN: Duration = Duration::from_millis(1);
 const SENDS_MAX: Duration = Duration::from_secs(1);
 
+/// The packets that a device has to send, of a queue that is not polled.
+#[derive(Debug, Clone, Copy)]
+struct Sends {
+    /// The time since which it has had as many.
+    since: Instant,
+    /// The time of the next call.
+    at: Instant,
+    /// Packets given to the queue until the last call, and those that the device then had.
+    given: u64,
+    left: usize,
+}
+
 /// A device queue that is polled until it is empty, and then armed.
 pub(crate) struct Napi {
     ops: DriverQueue,
@@ -51,9 +63,8 @@ pub(crate) struct Napi {
     watched: bool,
     /// True if the moderation holds the queue: packets gather in its ring.
     held: bool,
-    /// The time since which the device has had packets to send while the queue was not polled, and
-    /// the time at which to take them back next.
-    sends: Option<(Instant, Instant)>,
+    /// The packets that the device had when it was called while the queue was not polled.
+    sends: Option<Sends>,
     /// The last published state, to notice a change.
     published: HealthKind,
 }
@@ -188,26 +199,35 @@ impl Napi {
     }
 
     /// Takes back packets that the device has sent, if the queue is not polled at present; returns
-    /// when to do it again, if the device still has some. Such a queue is not armed, but its device
-    /// may have to be called once more: the kernel refused the last doorbell, say, or the device is
-    /// stuck. The interval grows with the wait.
+    /// when to do it again, if the device still has some or is down. Such a queue is not armed, but
+    /// its device may have to be called once more: the kernel refused the last doorbell, say, or
+    /// the device is stuck. The interval grows while nothing is sent, and no new packets come.
     pub fn sends_unpolled(
         &mut self,
         is_polled: bool,
         now: Instant,
         mem: &mut Local,
     ) -> Option<Instant> {
-        if let Some((_, at)) = self.sends.filter(|(_, at)| !is_polled && now < *at) {
-            return Some(at);
-        }
-        if is_polled || !self.sending(mem) {
+        if is_polled || !self.writes() {
             self.sends = None;
             return None;
         }
-        let since = self.sends.map_or(now, |(since, _)| since);
+        if let Some(sends) = self.sends.filter(|sends| sends.given == self.given)
+            && now < sends.at
+        {
+            return Some(sends.at);
+        }
+        let left = self.ops.reap(mem);
+        if left == 0 && !self.is_down() {
+            self.sends = None;
+            return None;
+        }
+        let is_same = |sends: &Sends| sends.given == self.given && sends.left == left;
+        let since = self.sends.filter(is_same).map_or(now, |sends| sends.since);
         let interval = now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
-        self.sends = now.checked_add(interval).map(|at| (since, at));
-        self.sends.map(|(_, at)| at)
+        let at = now.checked_add(interval)?;
+        self.sends = Some(Sends { since, at, given: self.given, left });
+        Some(at)
     }
 
     /// Returns true if a discipline decides which packets are sent, and when.

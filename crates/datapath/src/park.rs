@@ -88,8 +88,8 @@ impl Worker {
     /// [`Turned::Until`]; returns false if there is work already. If that time is too short for a
     /// sleep, this waits for it busily, for up to 25 µs, and returns false.
     ///
-    /// Cost: a syscall to drain the bell, at least one for each queue that is armed, and up to three
-    ///       for a time.
+    /// Cost: a syscall to drain the bell, at least one for each queue that is armed, and up to
+    ///       three for a time.
     ///
     /// # Errors
     /// Whatever epoll_ctl(2) says.
@@ -345,7 +345,8 @@ impl Worker {
     }
 
     /// Measures the cost of a wake-up and of a packet from time to time, and passes the costs to
-    /// the queues. A wake-up that ended the sleep of several queues is charged to each in equal parts.
+    /// the queues. A wake-up that ended the sleep of several queues is charged to them in equal
+    /// parts.
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {

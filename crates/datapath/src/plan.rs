@@ -123,8 +123,8 @@ pub(crate) fn find_beside(
 /// one end and queue `i` of the other end are a lane, and the lanes are assigned in the order of
 /// their numbers. A wire has as many lanes as the end with fewer queues. Ports on no wire go to the
 /// workers of the port `beside` which they are served, or to the first worker; where wires are
-/// divided, their queues go to one worker each, and ports of one queue beside the same wire go to its
-/// workers in turn. The worker of a divided device also serves all outputs of the division.
+/// divided, their queues go to one worker each, and ports of one queue beside the same wire go to
+/// its workers in turn. The worker of a divided device also serves all outputs of the division.
 pub(crate) fn workers(
     queues: &[usize],
     (wires, fans): (&[Wire], &[Fan]),

@@ -41,8 +41,8 @@ pub struct RunningWaker {
 }
 
 impl RunningWaker {
-    /// Ends the present or next [`Running::wait`], which returns `Ok(false)`. Several calls before
-    /// that count as one. A signal's handler must not call it.
+    /// Ends one wait, the present or the next [`Running::wait`], which returns `Ok(false)`. Several
+    /// calls before that count as one. A signal's handler must not call it.
     ///
     /// Cost: a short lock.
     pub fn wake(&self) {

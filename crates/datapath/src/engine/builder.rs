@@ -99,8 +99,9 @@ impl EngineBuilder {
     /// ports on no wire belong to the first worker.
     ///
     /// If several workers serve the wire of `other`, queue i of `port` goes to worker i of them
-    /// (`null:,queues=2`), and ports of one queue go to them in turn. Then a stage asks for the port
-    /// of its worker: `cx.port(&format!("drops{}", cx.worker()))`.
+    /// (`null:,queues=2`), and ports of one queue go to them in turn, in the order in which they
+    /// were added. A stage takes the one that its worker has:
+    /// `(0..2).find_map(|i| cx.find(&format!("drops{i}")))`.
     ///
     /// ```
     /// # use linerate_datapath as linerate;

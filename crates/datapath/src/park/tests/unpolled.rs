@@ -1,0 +1,191 @@
+//! Outputs that a worker does not poll are called again while they or their devices have packets.
+
+use super::*;
+
+/// An output whose wrapper withholds the packets that it takes, until a call without packets.
+struct Late {
+    fd: EventFd,
+    withheld: Batch,
+}
+
+impl QueueOps for Late {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let (n, moved) = (batch.len(), batch.count_first(batch.len()));
+        if n == 0 {
+            self.withheld.sent(self.withheld.len(), mem);
+        }
+        batch.move_to(&mut self.withheld, n);
+        moved
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("an output without a backlog is not armed");
+    }
+
+    fn withheld(&self) -> usize {
+        self.withheld.len()
+    }
+}
+
+impl AsFd for Late {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// In both modes, the worker sleeps after a turn in which packets moved.
+#[test]
+fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were_received() {
+    let long = Some(Duration::from_secs(20));
+    for mode in ["interrupt", "fixed:usecs=10000"] {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let fd = || EventFd::new().unwrap();
+        let nic = Nic { fd: fd(), bursts: vec![5], here: 0, calls: Arc::default() };
+        let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
+        let napi = |ops: Box<dyn QueueOps>, direction, i| {
+            Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
+        };
+        let mut nic = napi(Box::new(nic), Direction::Both, 0);
+        nic.peer = Some(1);
+        assert_eq!(nic.set_moderation(mode.parse().unwrap()), None);
+        let napis = vec![nic, napi(Box::new(late), Direction::Sink, 1)];
+        let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+        let mems = vec![pool.local()];
+        let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, slot).unwrap();
+        // The rate is so low that 32 packets take longer than the hold.
+        let turned = worker.turn(Instant::now() - Duration::from_secs(1));
+        assert_eq!(turned, Turned::Idle);
+        worker.park(turned, long).unwrap();
+        let now = Instant::now();
+        let turned = worker.turn(now);
+        let soon = now + Duration::from_millis(1);
+        let expected = if mode == "interrupt" { Turned::Idle } else { Turned::Until(soon) };
+        assert_eq!((turned, worker.napis[1].withheld()), (expected, 5), "{mode}");
+        assert_eq!(worker.unpolled_due, Some(soon), "{mode}");
+        worker.park(turned, long).unwrap();
+        worker.turn(Instant::now());
+        assert_eq!(worker.napis[1].withheld(), 0, "{mode}");
+    }
+}
+
+/// Lets a worker drain, which does not poll queues of devices.
+#[test]
+fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_polled() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let fd = || EventFd::new().unwrap();
+    let nic = Nic { fd: fd(), bursts: Vec::new(), here: 5, calls: Arc::default() };
+    let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
+    let napi = |ops: Box<dyn QueueOps>, i| {
+        let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+        let mut napi = Napi::new(ops, Direction::Both, Napi::id(i), egress, tally);
+        napi.peer = Some(1 - i);
+        assert_eq!(napi.set_moderation(Moderation::Interrupt), None);
+        napi
+    };
+    let napis = vec![napi(Box::new(nic), 0), napi(Box::new(late), 1)];
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let (mems, its) = (vec![pool.local()], slot.clone());
+    let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, its).unwrap();
+    worker.turn(Instant::now());
+    assert_eq!((worker.napis[1].withheld(), worker.unpolled_due), (5, None), "its polls send them");
+    slot.set_phase(Phase::Drain);
+    let now = Instant::now();
+    let turned = worker.turn(now);
+    let soon = Some(now + Duration::from_millis(1));
+    assert_eq!((turned, worker.unpolled_due), (Turned::Idle, soon));
+    worker.park(turned, Some(Duration::from_secs(20))).unwrap();
+    worker.turn(Instant::now());
+    assert_eq!(worker.napis[1].withheld(), 0);
+}
+
+/// An output whose kernel refuses the doorbell of the last packets, and takes them when the queue is
+/// called again.
+struct Refused {
+    fd: EventFd,
+    unsent: Batch,
+    /// Number of further calls that change nothing.
+    refusals: usize,
+}
+
+impl QueueOps for Refused {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        panic!("an output is not polled");
+    }
+
+    fn xmit(&mut self, _: &mut Local, batch: &mut Batch) -> Moved {
+        let moved = batch.count_first(batch.len());
+        batch.move_to(&mut self.unsent, moved.packets);
+        moved
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        match self.refusals.checked_sub(1) {
+            Some(refusals) => self.refusals = refusals,
+            None => {
+                self.unsent.sent(self.unsent.len(), mem);
+            }
+        }
+        self.unsent.len()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("an output without a backlog is not armed");
+    }
+}
+
+impl AsFd for Refused {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A worker between a device and an output that is refused so many calls; the device has five
+/// packets, and three more when it is armed.
+fn worker_of_refused(pool: &Pool, refusals: usize) -> Worker {
+    let fd = || EventFd::new().unwrap();
+    let nic = Nic { fd: fd(), bursts: vec![3], here: 5, calls: Arc::default() };
+    let refused = Refused { fd: fd(), unsent: Batch::with_capacity(16), refusals };
+    let napi = |ops: Box<dyn QueueOps>, direction, i| {
+        Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
+    };
+    let mut nic = napi(Box::new(nic), Direction::Both, 0);
+    nic.peer = Some(1);
+    assert_eq!(nic.set_moderation(Moderation::Interrupt), None);
+    let napis = vec![nic, napi(Box::new(refused), Direction::Sink, 1)];
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    Worker::new(napis, vec![Box::new(Xconnect)], vec![pool.local()], 64, slot).unwrap()
+}
+
+/// Turns a worker whenever it would call its output; returns the times between, in milliseconds.
+fn calls(worker: &mut Worker, now: &mut Instant, most: usize) -> Vec<u128> {
+    let mut waits = Vec::new();
+    while waits.len() < most {
+        assert_eq!(worker.turn(*now), Turned::Idle);
+        let Some(due) = worker.unpolled_due else { break };
+        waits.push((due - *now).as_millis());
+        *now = due;
+    }
+    waits
+}
+
+#[test]
+fn an_output_whose_device_has_packets_is_called_again_at_growing_intervals_without_new_ones() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut worker = worker_of_refused(&pool, 5);
+    assert_eq!(calls(&mut worker, &mut Instant::now(), 100), [1, 1, 2, 4, 8]);
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn new_packets_make_the_interval_of_such_calls_short_again() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (mut worker, mut now) = (worker_of_refused(&pool, 100), Instant::now());
+    let waits = calls(&mut worker, &mut now, 14);
+    assert_eq!(waits[8..], [128, 256, 512, 1000, 1000, 1000]);
+    assert!(worker.arm().unwrap(), "three packets come now");
+    assert_eq!(calls(&mut worker, &mut now, 4), [1, 1, 2, 4]);
+}
