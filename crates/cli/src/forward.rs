@@ -84,7 +84,10 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     if name == other {
         let why = format!("both are named '{other}'");
         return Err(Error::new(Code::Topology, "cannot join two ports", why)
-            .fix(format!("name one of them: other={right}"))
+            .fix(format!(
+                "name one of them: other={}",
+                right.split_once('=').map_or(right, |(_, text)| text)
+            ))
             .into());
     }
     let limits = &args.limits;

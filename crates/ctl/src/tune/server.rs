@@ -47,6 +47,7 @@ pub struct Listening {
 
 /// The thread that serves a control socket; dropping it ends the thread.
 #[derive(Debug)]
+#[must_use = "dropping it ends the service"]
 pub struct Server {
     bell: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
