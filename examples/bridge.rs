@@ -40,7 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             (true, true) => wait_any(&mut [&mut west, &mut east], Some(left))?,
             // Nothing is received from `west` now: wait for room in `east`, or packets of it.
             (false, true) => east.wait_for(Want::Both, soon)?,
-            (_, false) => west.wait_for(Want::Both, soon)?,
+            (true, false) => west.wait_for(Want::Both, soon)?,
+            (false, false) => west.wait_for(Want::Room, soon)?,
         };
     }
     ways.iter_mut().for_each(|batch| batch.discard(DropReason::STOPPED));
