@@ -143,7 +143,7 @@ impl AsFd for Refused {
     }
 }
 
-/// A worker between a device and an output that is refused so many calls; the device has five
+/// Returns a worker between a device and an output that refuses so many calls; the device has five
 /// packets, and three more when it is armed.
 fn worker_of_refused(pool: &Pool, refusals: usize) -> Worker {
     let fd = || EventFd::new().unwrap();
