@@ -24,12 +24,13 @@ const SENDS_MAX: Duration = Duration::from_secs(1);
 /// The packets that a device has to send, of a queue that is not polled.
 #[derive(Debug, Clone, Copy)]
 struct Sends {
-    /// The time since which it has had as many.
+    /// The time since which the device has had as many, without new ones.
     since: Instant,
-    /// The time of the next call.
+    /// The time of the next look.
     at: Instant,
-    /// Packets given to the queue until the last call, and those that the device then had.
+    /// Packets given to the queue so far.
     given: u64,
+    /// Packets that the device had at the last look.
     left: usize,
 }
 
@@ -199,9 +200,12 @@ impl Napi {
     }
 
     /// Takes back packets that the device has sent, if the queue is not polled at present; returns
-    /// when to do it again, if the device still has some or is down. Such a queue is not armed, but
-    /// its device may have to be called once more: the kernel refused the last doorbell, say, or
-    /// the device is stuck. The interval grows while nothing is sent, and no new packets come.
+    /// when to do it again, if the device may still have some or is down. Such a queue is not
+    /// armed, but its device may have to be called once more: the kernel refused the last doorbell,
+    /// say, or the device is stuck. The interval grows while nothing is sent, and no new packets
+    /// come.
+    ///
+    /// Cost: a look at the device, at most once in a millisecond.
     pub fn sends_unpolled(
         &mut self,
         is_polled: bool,
@@ -212,22 +216,25 @@ impl Napi {
             self.sends = None;
             return None;
         }
-        if let Some(sends) = self.sends.filter(|sends| sends.given == self.given)
-            && now < sends.at
-        {
+        let given = self.given;
+        let mut last = self.sends;
+        if let Some(sends) = &mut last {
+            if sends.given != given {
+                (sends.given, sends.since) = (given, now);
+                sends.at = sends.at.min(now + SENDS_MIN);
+                self.sends = last;
+            } else if sends.left == 0 && !self.is_down() {
+                return None;
+            }
+        }
+        if let Some(sends) = last.filter(|sends| now < sends.at) {
             return Some(sends.at);
         }
         let left = self.ops.reap(mem);
-        if left == 0 && !self.is_down() {
-            self.sends = None;
-            return None;
-        }
-        let is_same = |sends: &Sends| sends.given == self.given && sends.left == left;
-        let since = self.sends.filter(is_same).map_or(now, |sends| sends.since);
-        let interval = now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
-        let at = now.checked_add(interval)?;
-        self.sends = Some(Sends { since, at, given: self.given, left });
-        Some(at)
+        let since = last.filter(|sends| sends.left == left).map_or(now, |sends| sends.since);
+        let at = now + now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
+        self.sends = Some(Sends { since, at, given, left });
+        (left > 0 || self.is_down()).then_some(at)
     }
 
     /// Returns true if a discipline decides which packets are sent, and when.

@@ -150,7 +150,7 @@ impl Copies {
             }
             let (desc, memory, offset) = ring.buffer(at + n)?;
             let (from, len) = (self.scratch.len(), desc.len as usize);
-            if from + len > PACKET_BYTES_MAX || n == CHAIN_MAX {
+            if from + len > PACKET_BYTES_MAX {
                 return Err(ProtocolError::TooLong);
             }
             self.scratch.resize(from + len, 0);
@@ -160,6 +160,9 @@ impl Copies {
             n += 1;
             if desc.flags & NEXT == 0 {
                 break;
+            }
+            if n == CHAIN_MAX {
+                return Err(ProtocolError::TooLong);
             }
         }
         // An empty packet, or a packet too long for any chain of the pool's frames: it counts as

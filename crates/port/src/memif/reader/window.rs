@@ -124,7 +124,7 @@ impl Window {
         let state = &mut *self.state.borrow_mut();
         let ready = state.posted - state.taken;
         let at = state.ring.at(state.taken);
-        if ready > 0 && state.torn == Some(state.ring.at(state.posted)) {
+        if state.torn.is_some_and(|torn| torn == state.ring.at(state.posted)) {
             return Ok(None);
         }
         let (mut slots, mut len) = (0, 0);
@@ -145,13 +145,16 @@ impl Window {
                 return Err(ProtocolError::Outside);
             }
             len += piece.len as usize;
-            if len > PACKET_BYTES_MAX || slots == CHAIN_MAX {
+            if len > PACKET_BYTES_MAX {
                 return Err(ProtocolError::TooLong);
             }
             self.piece(slot).set(piece);
             slots += 1;
             if desc.flags & NEXT == 0 {
                 break;
+            }
+            if slots == CHAIN_MAX {
+                return Err(ProtocolError::TooLong);
             }
         }
         let number = state.first + state.out.len() as u64;
