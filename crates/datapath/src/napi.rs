@@ -200,12 +200,11 @@ impl Napi {
     }
 
     /// Takes back packets that the device has sent, if the queue is not polled at present; returns
-    /// when to do it again, if the device may still have some or is down. Such a queue is not
-    /// armed, but its device may have to be called once more: the kernel refused the last doorbell,
-    /// say, or the device is stuck. The interval grows while nothing is sent, and no new packets
-    /// come.
+    /// when to do it again, if the device still has some or is down. Such a queue is not armed, but
+    /// its device may have to be called once more: the kernel refused the last doorbell, say, or
+    /// the device is stuck. The interval grows while nothing is sent, and no new packets come.
     ///
-    /// Cost: a look at the device, at most once in a millisecond.
+    /// Cost: a look at the device after new packets, and after each interval.
     pub fn sends_unpolled(
         &mut self,
         is_polled: bool,
@@ -216,25 +215,21 @@ impl Napi {
             self.sends = None;
             return None;
         }
-        let given = self.given;
-        let mut last = self.sends;
-        if let Some(sends) = &mut last {
-            if sends.given != given {
-                (sends.given, sends.since) = (given, now);
-                sends.at = sends.at.min(now + SENDS_MIN);
-                self.sends = last;
-            } else if sends.left == 0 && !self.is_down() {
-                return None;
-            }
-        }
-        if let Some(sends) = last.filter(|sends| now < sends.at) {
+        if let Some(sends) = self.sends.filter(|sends| sends.given == self.given)
+            && now < sends.at
+        {
             return Some(sends.at);
         }
         let left = self.ops.reap(mem);
-        let since = last.filter(|sends| sends.left == left).map_or(now, |sends| sends.since);
+        if left == 0 && !self.is_down() {
+            self.sends = None;
+            return None;
+        }
+        let is_same = |sends: &Sends| sends.given == self.given && sends.left == left;
+        let since = self.sends.filter(is_same).map_or(now, |sends| sends.since);
         let at = now + now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
-        self.sends = Some(Sends { since, at, given, left });
-        (left > 0 || self.is_down()).then_some(at)
+        self.sends = Some(Sends { since, at, given: self.given, left });
+        Some(at)
     }
 
     /// Returns true if a discipline decides which packets are sent, and when.

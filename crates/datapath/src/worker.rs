@@ -341,23 +341,26 @@ impl Worker {
     }
 
     /// Serves the queues that are not polled: takes back what their devices have sent, makes the
-    /// next turns call those whose wrappers withhold packets, and limits the sleep or the hold,
-    /// because no event says when such packets leave. A queue is not polled if packets are not read
-    /// from it, if they have no room, or if the worker drains. No event says when a pause ends,
-    /// either.
+    /// next turns call those whose wrappers withhold packets, and limits the sleep, because no
+    /// event says when such packets leave. A queue is not polled if packets are not read from it,
+    /// if they have no room, or if the worker drains. No event says when a pause ends, either.
+    ///
+    /// A hold is limited by what is withheld alone: after it, the devices are looked at anyway.
     fn see_unpolled(&mut self, now: Instant) {
-        let mut due = None::<Instant>;
+        let (mut due, mut withheld_due) = (None::<Instant>, None);
         for i in 0..self.napis.len() {
             let is_polled = self.admits(i) > 0;
             let is_paused = self.is_paused(i);
             let napi = &mut self.napis[i];
             let withholds = napi.note_withheld(is_polled) || is_paused;
-            let soon = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
+            if withholds {
+                withheld_due = now.checked_add(WITHHELD_INTERVAL);
+            }
             let sends = napi.sends_unpolled(is_polled, now, &mut self.mems[napi.mem]);
-            due = due.into_iter().chain(soon).chain(sends).min();
+            due = due.into_iter().chain(sends).min();
         }
-        self.unpolled_due = due;
-        if let (Some(due), Rest::Hold { until, .. }) = (due, &mut self.rest) {
+        self.unpolled_due = due.into_iter().chain(withheld_due).min();
+        if let (Some(due), Rest::Hold { until, .. }) = (withheld_due, &mut self.rest) {
             *until = due.min(*until);
         }
     }
