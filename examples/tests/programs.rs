@@ -282,6 +282,43 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
 }
 
 #[test]
+fn kernel_at_the_other_end_of_a_vxlan_tunnel_is_reached_over_packet() {
+    tunnelled("packet:w0", "packet:e0,udp=4789");
+}
+
+#[test]
+fn kernel_at_the_other_end_of_a_vxlan_tunnel_is_reached_over_xdp() {
+    tunnelled("xdp:w0,all", "xdp:e0,udp=4789");
+}
+
+/// Pings, and sends TCP and UDP both ways, from a host in front of the tunnel to the kernel's own
+/// tunnel behind it.
+fn tunnelled(inside: &str, outside: &str) {
+    const MACS: [&str; 2] = ["02:00:00:00:02:01", "02:00:00:00:02:02"];
+    let east: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
+    let hosts = or_skip!(Hosts::new());
+    hosts.west.ip("link set dev eth0 mtu 1450");
+    hosts.west.ip("addr add 10.8.0.1/24 dev eth0");
+    hosts.middle.ip(&format!("link set dev e0 address {}", MACS[0]));
+    hosts.east.ip(&format!("link set dev eth0 address {}", MACS[1]));
+    hosts.east.ip("addr add 192.0.2.2/24 dev eth0");
+    hosts.east.ip(&format!("neigh add 192.0.2.1 lladdr {} dev eth0", MACS[0]));
+    let tunnel = "name tun0 type vxlan id 7 local 192.0.2.2 remote 192.0.2.1 dstport 4789 dev eth0";
+    or_skip!(hosts.east.try_ip(&format!("link add {tunnel}")));
+    hosts.east.ip(&format!("addr add {east}/24 dev tun0"));
+    hosts.east.ip("link set dev tun0 up");
+    let args = [inside, outside, "192.0.2.1", MACS[0], "192.0.2.2", MACS[1], "7"];
+    let ports = [inside, outside];
+    let program = or_skip!(start(&hosts.middle, example!("vxlan"), &args, &ports));
+    for size in [0, 1000, 1422] {
+        or_skip!(ping(&hosts.west, east, size, 20));
+    }
+    or_skip!(scenario::tcp(&hosts.west, &hosts.east, east, "1"));
+    or_skip!(scenario::datagrams(&hosts.west, &hosts.east, east, "1"));
+    assert_whole(program);
+}
+
+#[test]
 fn tunnels_start_and_end_at_their_own_port_and_address_only() {
     let folder = Folder::new();
     let packets = [[10, 9, 0, 1], [10, 9, 0, 2]].map(in_tunnel);

@@ -77,6 +77,7 @@ fn an_argument_that_is_not_utf_8_is_an_error_that_says_so() {
         env!("CARGO_BIN_EXE_responder"),
         env!("CARGO_BIN_EXE_smoltcp"),
         env!("CARGO_BIN_EXE_splitter"),
+        env!("CARGO_BIN_EXE_vxlan"),
         example!("wire"),
     ] {
         let mut command = command(program, &[]);
