@@ -214,8 +214,8 @@ impl Umem {
         self.homes.get(core.checked_sub(1)?)
     }
 
-    fn unmap_if(&self, state: depot::Umem) {
-        if state == depot::Umem::Orphaned {
+    fn unmap_if(&self, state: depot::Use) {
+        if state == depot::Use::Orphaned {
             let all = self.frames.iter().map(Vec::len).sum();
             assert_eq!(self.all.level(), all, "unmapped while a frame was out");
             self.unmapped.fetch_add(1, Ordering::Relaxed);
