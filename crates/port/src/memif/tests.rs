@@ -1,6 +1,7 @@
 //! Tests of two ports over one socket, and of peers that violate the protocol.
 
 mod cgroup;
+mod chains;
 mod clients;
 mod crowd;
 mod foreign;
