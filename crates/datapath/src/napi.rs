@@ -205,7 +205,7 @@ impl Napi {
     /// the device is stuck. The interval grows while nothing is sent, and no new packets come.
     ///
     /// Cost: a look at the device after new packets, and after each interval.
-    pub fn sends_unpolled(
+    pub fn reap_unpolled(
         &mut self,
         is_polled: bool,
         now: Instant,

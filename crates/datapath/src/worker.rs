@@ -277,7 +277,7 @@ impl Worker {
         let is_due = sleeps && self.ask_at.is_none_or(|at| now >= at);
         let checks = !moved || is_due || self.turns.is_multiple_of(HEALTH_TURNS);
         if checks || sleeps {
-            self.see_unpolled(now);
+            self.serve_unpolled(now);
         }
         let mut turned = match self.rest {
             Rest::Look => Turned::Again,
@@ -346,7 +346,7 @@ impl Worker {
     /// if they have no room, or if the worker drains. No event says when a pause ends, either.
     ///
     /// A hold is limited by what is withheld alone: after it, the devices are looked at anyway.
-    fn see_unpolled(&mut self, now: Instant) {
+    fn serve_unpolled(&mut self, now: Instant) {
         let (mut due, mut withheld_due) = (None::<Instant>, None);
         for i in 0..self.napis.len() {
             let is_polled = self.admits(i) > 0;
@@ -356,7 +356,7 @@ impl Worker {
             if withholds {
                 withheld_due = now.checked_add(WITHHELD_INTERVAL);
             }
-            let sends = napi.sends_unpolled(is_polled, now, &mut self.mems[napi.mem]);
+            let sends = napi.reap_unpolled(is_polled, now, &mut self.mems[napi.mem]);
             due = due.into_iter().chain(sends).min();
         }
         self.unpolled_due = due.into_iter().chain(withheld_due).min();

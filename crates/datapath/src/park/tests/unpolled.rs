@@ -1,5 +1,9 @@
 //! Outputs that a worker does not poll are called again while they or their devices have packets.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linerate_port::HealthKind;
+
 use super::*;
 
 /// An output whose wrapper withholds the packets that it takes, until a call without packets.
@@ -109,6 +113,7 @@ struct Refused {
     unsent: Batch,
     /// Number of further calls that change nothing.
     refusals: usize,
+    is_down: Arc<AtomicBool>,
 }
 
 impl QueueOps for Refused {
@@ -135,6 +140,10 @@ impl QueueOps for Refused {
     fn arm(&mut self, _: Want) -> bool {
         panic!("an output without a backlog is not armed");
     }
+
+    fn health_kind(&self) -> HealthKind {
+        if self.is_down.load(Ordering::Relaxed) { HealthKind::Down } else { HealthKind::Up }
+    }
 }
 
 impl AsFd for Refused {
@@ -145,10 +154,11 @@ impl AsFd for Refused {
 
 /// Returns a worker between a device and an output that refuses so many calls; the device has five
 /// packets, and three more when it is armed.
-fn worker_of_refused(pool: &Pool, refusals: usize) -> Worker {
+fn worker_of_refused(pool: &Pool, refusals: usize, is_down: &Arc<AtomicBool>) -> Worker {
     let fd = || EventFd::new().unwrap();
     let nic = Nic { fd: fd(), bursts: vec![3], here: 5, calls: Arc::default() };
-    let refused = Refused { fd: fd(), unsent: Batch::with_capacity(16), refusals };
+    let (unsent, is_down) = (Batch::with_capacity(16), is_down.clone());
+    let refused = Refused { fd: fd(), unsent, refusals, is_down };
     let napi = |ops: Box<dyn QueueOps>, direction, i| {
         Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
     };
@@ -175,7 +185,7 @@ fn calls(worker: &mut Worker, now: &mut Instant, most: usize) -> Vec<u128> {
 #[test]
 fn an_output_whose_device_has_packets_is_called_again_at_growing_intervals_without_new_ones() {
     let pool = Pool::builder().frames(256).build().unwrap();
-    let mut worker = worker_of_refused(&pool, 5);
+    let mut worker = worker_of_refused(&pool, 5, &Arc::default());
     assert_eq!(calls(&mut worker, &mut Instant::now(), 100), [1, 1, 2, 4, 8]);
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());
 }
@@ -183,9 +193,20 @@ fn an_output_whose_device_has_packets_is_called_again_at_growing_intervals_witho
 #[test]
 fn new_packets_make_the_interval_of_such_calls_short_again() {
     let pool = Pool::builder().frames(256).build().unwrap();
-    let (mut worker, mut now) = (worker_of_refused(&pool, 100), Instant::now());
+    let (mut worker, mut now) = (worker_of_refused(&pool, 100, &Arc::default()), Instant::now());
     let waits = calls(&mut worker, &mut now, 14);
     assert_eq!(waits[8..], [128, 256, 512, 1000, 1000, 1000]);
     assert!(worker.arm().unwrap(), "three packets come now");
     assert_eq!(calls(&mut worker, &mut now, 4), [1, 1, 2, 4]);
+}
+
+#[test]
+fn an_output_that_is_down_is_called_until_it_is_up_also_without_packets_in_its_device() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let is_down = Arc::new(AtomicBool::new(true));
+    let (mut worker, mut now) = (worker_of_refused(&pool, 0, &is_down), Instant::now());
+    assert_eq!(calls(&mut worker, &mut now, 4), [1, 1, 2, 4]);
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+    is_down.store(false, Ordering::Relaxed);
+    assert_eq!(calls(&mut worker, &mut now, 4), [0; 0]);
 }
