@@ -86,11 +86,14 @@ pub(super) fn packets(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn frames(text: &str) -> Result<u32, String> {
-    let n = units::count(text)?;
-    u32::try_from(n).map_err(|_| format!("a pool has at most {} frames", u32::MAX))
+    number_below(text, |most| format!("a pool has at most {most} frames"))
 }
 
 pub(super) fn frame_bytes(text: &str) -> Result<u32, String> {
-    let n = units::count(text)?;
-    u32::try_from(n).map_err(|_| format!("a frame has at most {} bytes", u32::MAX))
+    number_below(text, |most| format!("a frame has at most {most} bytes"))
+}
+
+/// Parses a number of 32 bits; `why` says why a larger one is refused.
+fn number_below(text: &str, why: impl FnOnce(u32) -> String) -> Result<u32, String> {
+    u32::try_from(units::count(text)?).map_err(|_| why(u32::MAX))
 }
