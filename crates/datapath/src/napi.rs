@@ -16,6 +16,8 @@ use crate::stage::PortId;
 use crate::tx_batch::TxBatch;
 use crate::worker_slot::QueueOf;
 
+/// Note on a moderation that has no effect.
+pub(crate) const NOT_QUEUED: &str = "n/a: no device queues its packets";
 /// Shortest and longest time between two calls of a queue that is not polled, while its device has
 /// packets to send.
 const SENDS_MIN: Duration = Duration::from_millis(1);
@@ -374,7 +376,7 @@ impl Napi {
         if gathers {
             return mode.warning(rx_ring_len?);
         }
-        Some("n/a: no device queues its packets".into())
+        Some(NOT_QUEUED.into())
     }
 
     /// Stores the cost of a wake-up and of a packet that was learned at `now`.

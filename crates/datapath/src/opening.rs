@@ -11,7 +11,7 @@ use linerate_skb::Pool;
 
 use crate::egress::Egress;
 use crate::memory::Memory;
-use crate::napi::Napi;
+use crate::napi::{NOT_QUEUED, Napi};
 use crate::plan::{Sizes, Wire};
 use crate::ports::Planned;
 use crate::stats::{Entry, Way};
@@ -241,10 +241,10 @@ impl Groups<'_> {
                     napi.keep_to(pool);
                 }
                 let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
-                // Warn only about a moderation that this port's text requests, and once for each
-                // port.
-                if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())
-                {
+                // Warn once for each port, and of a port without moderation only if its text
+                // requests one.
+                let is_asked = |note: &String| spec.moderation.is_some() || note != NOT_QUEUED;
+                if let Some(note) = note.filter(|note| queues.is_empty() && is_asked(note)) {
                     warnings.push(format!("port '{}': moderation: {note}", spec.name));
                 }
                 queues.push(napi.readings());
@@ -331,6 +331,29 @@ mod tests {
             told.len() == 1 && told[0].contains("more than 1000 bytes are dropped"),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn frames_beyond_the_ring_are_warned_about_whichever_way_they_are_requested() {
+        let Some(netns) = linerate_testing::netns_with_pair() else { return };
+        let warnings = |options: &str, moderation: &str| {
+            let engine = Engine::builder()
+                .port("a", &format!("xdp:v0,all,ring=256{options}"))
+                .port("b", "sink:")
+                .wire("a", "b")
+                .moderation(moderation.parse().unwrap());
+            netns.run(|| engine.build().map(|engine| engine.warnings().to_vec())).unwrap()
+        };
+        let mode = "fixed:usecs=100,frames=65536";
+        for (options, moderation) in [(format!(",moderation={mode}"), "napi"), ("".into(), mode)] {
+            let told = match warnings(&options, moderation) {
+                Ok(told) => told,
+                Err(e) => return println!("skipped: {e}"),
+            };
+            let moderations = told.iter().filter(|warning| warning.contains("moderation"));
+            let [one] = moderations.collect::<Vec<_>>()[..] else { panic!("{told:?}") };
+            assert!(one.contains("port 'a'") && one.contains("half of a ring of 256"), "{one}");
+        }
     }
 
     #[test]

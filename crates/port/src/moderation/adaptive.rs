@@ -29,7 +29,7 @@ const EVIDENCE: u32 = 8;
 const EVIDENCE_TIME: Duration = Duration::from_micros(50);
 /// Number of packets that a hold must gather to begin; holds that gather less than the next
 /// constant end.
-const ENTER: f64 = 2.0;
+pub(super) const ENTER: f64 = 2.0;
 const EXIT: f64 = 1.5;
 /// Number of hold times that a trial takes; the next constant is the number after which a hopeless
 /// trial ends.

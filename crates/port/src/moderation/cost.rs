@@ -1,7 +1,8 @@
 //! The cost of a wake-up and of a packet on this machine, from samples of a thread's CPU clock.
 //!
-//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's. The
-//! rest of the CPU time since the sample before, less that of the other wake-ups, is the packets'.
+//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's, less
+//! the time of a reading, which two readings in a row before the sleep tell. The rest of the CPU
+//! time since the sample before, less that of the other wake-ups, is the packets'.
 //! Both means lose weight with age. Least squares over whole rounds cannot tell the two apart where
 //! load and holds stay the same.
 
@@ -58,9 +59,10 @@ struct Reading {
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next field is the time
-    /// of the last such reading.
+    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next fields are the CPU
+    /// time of such a reading, and the time of the last one.
     before: Option<u64>,
+    reading_ns: u64,
     tried_at: Option<Instant>,
     sums: Sums,
 }
@@ -80,15 +82,18 @@ struct Sums {
 impl CostMeter {
     /// Reads the thread's CPU clock before a sleep, if a sample is due.
     ///
-    /// Cost: a comparison; a syscall 50 times a second, or up to 1000 times if the thread does not
-    ///       sleep then.
+    /// Cost: a comparison; two syscalls 50 times a second, or up to 1000 times if the thread does
+    ///       not sleep then.
     #[inline]
-    pub fn falls_asleep(&mut self, now: Instant, cpu_ns: impl FnOnce() -> u64) {
+    pub fn falls_asleep(&mut self, now: Instant, mut cpu_ns: impl FnMut() -> u64) {
         let is_due = |at: Instant, after: Duration| now.saturating_duration_since(at) >= after;
         if self.last.is_none_or(|last| is_due(last.at, PERIOD))
             && self.tried_at.is_none_or(|at| is_due(at, RETRY))
         {
-            (self.before, self.tried_at) = (Some(cpu_ns()), Some(now));
+            let first = cpu_ns();
+            let before = cpu_ns();
+            self.reading_ns = before.saturating_sub(first);
+            (self.before, self.tried_at) = (Some(before), Some(now));
         } else {
             // A reading before an earlier sleep would make this one longer.
             self.before = None;
@@ -120,6 +125,7 @@ impl CostMeter {
         let passed = now.saturating_duration_since(last.at).as_nanos();
         let all_ns = cpu_ns.checked_sub(last.cpu_ns).filter(|ns| u128::from(*ns) <= passed)?;
         let wake_ns = cpu_ns.checked_sub(before).filter(|ns| *ns <= all_ns)?;
+        let wake_ns = wake_ns.saturating_sub(self.reading_ns);
         let irqs = irqs.checked_sub(last.irqs)?;
         let packets = packets.checked_sub(last.packets)?;
         let one = (wake_ns as f64).min(OUTLIER * self.cost().wake_ns);
@@ -182,6 +188,26 @@ mod tests {
     }
 
     #[test]
+    fn time_of_reading_the_clock_is_no_part_of_a_wake_up() {
+        let (mut meter, mut now, mut cpu, mut cost) =
+            (CostMeter::default(), Instant::now(), 0, None);
+        for i in 1..=50 {
+            now += PERIOD;
+            // 79 of 80 wake-ups of 2 us, each with a packet of 200 ns; a reading takes 300 ns.
+            cpu += 79 * 2_000 + 80 * 200;
+            meter.falls_asleep(now, || {
+                cpu += 300;
+                cpu
+            });
+            cpu += 2_000 + 300;
+            cost = meter.woke(now, cpu, 80 * i, 80 * i).or(cost);
+        }
+        let cost = cost.unwrap();
+        assert!((1_990.0..2_060.0).contains(&cost.wake_ns), "{cost:?}");
+        assert!((150.0..250.0).contains(&cost.packet_ns), "{cost:?}");
+    }
+
+    #[test]
     fn costs_are_never_negative_and_one_long_wake_up_counts_for_four() {
         let cheap = learned(0, 2, &[(80, 2000), (300, 20)].repeat(20));
         assert!(cheap.wake_ns >= 100.0 && cheap.packet_ns >= 1.0, "{cheap:?}");
@@ -232,7 +258,7 @@ mod tests {
             });
             meter.stay_awake();
         }
-        assert_eq!(readings, 10);
+        assert_eq!(readings, 2 * 10);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::adaptive::{Adaptive, HOLD_MIN};
+use super::adaptive::{Adaptive, ENTER, HOLD_MIN};
 use super::arrivals::Arrivals;
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
@@ -442,7 +442,11 @@ fn target(goal: Goal, rate: f64, cost: Cost) -> Duration {
         Goal::Cpu { percent } => {
             // Share of CPU time that is left for wake-ups.
             let left = f64::from(percent) / 100.0 - rate * cost.packet_ns;
-            if left <= 0.0 { HOLD_MAX } else { from_nanos(cost.wake_ns / left).min(HOLD_MAX) }
+            let hold = if left <= 0.0 { f64::INFINITY } else { cost.wake_ns / left };
+            // Holds that gather less than two packets are not begun. Without them, one that is to
+            // gather more than one would be missed.
+            let least = if rate * hold > 1.0 { ENTER / rate } else { 0.0 };
+            from_nanos(hold.max(least))
         }
     }
 }

@@ -38,6 +38,17 @@ fn share_that_packets_alone_take_is_told_beside_the_goal_of_cpu() {
 }
 
 #[test]
+fn hold_that_gathers_less_than_two_packets_is_extended_where_the_goal_of_cpu_needs_it() {
+    // 1,500 packets take 0.1 % of a CPU, and their wake-ups 1.8 %; holds of 1.3 ms, which would
+    // gather 1.95 packets, leave 1 %.
+    let line = stream("adaptive:cpu=1%", 4096, Cost::default(), us(667), us(1));
+    assert!(number(&line, "holding ") >= 1300.0 && !line.contains("more than"), "{line}");
+    // 700 wake-ups of 12 us take 0.8 %.
+    let line = stream("adaptive:cpu=1%", 4096, Cost::default(), us(1429), us(1));
+    assert!(!line.contains("holding ") && !line.contains("more than"), "{line}");
+}
+
+#[test]
 fn share_that_a_short_ring_forces_is_told_with_the_arithmetic_of_the_ring() {
     // 500,000 packets of 20 ns take 1 %. Of 5 %, 4 % are left for wake-ups of 12 us, each 300 us;
     // half of the ring allows 128 us.
