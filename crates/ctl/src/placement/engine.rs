@@ -32,7 +32,7 @@ const PACKETS_MIN: u64 = 200;
 /// Most places that a search tries, each with one or two readings. Together with 6 readings of the
 /// original places and 45 of the final comparison, with windows of 0.1 s, they take at most 14
 /// seconds.
-const TRIES_MAX: usize = 40;
+pub(super) const TRIES_MAX: usize = 40;
 
 /// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time; NaN if it
 /// did not count all the time.

@@ -12,7 +12,9 @@ impl Search<'_> {
         let deal = |cpus: &[usize]| -> Places { self.lanes.iter().map(|i| at(cpus, *i)).collect() };
         let (near, apart) = (self.topology.order(false), self.topology.order(true));
         let mut siblings: Vec<_> = self.topology.cpus().to_vec();
-        siblings.sort_by_key(|cpu| (u32::MAX - cpu.capacity, cpu.socket, cpu.core, cpu.number));
+        siblings.sort_by_key(|cpu| {
+            (u32::MAX - cpu.capacity, cpu.socket, cpu.cache, cpu.core, cpu.number)
+        });
         let siblings: Vec<usize> = siblings.into_iter().map(|cpu| cpu.number).collect();
         let halves = self.lanes.iter().map(|i| at(&near, i / 2)).collect();
         let mut all = vec![

@@ -3,6 +3,7 @@
 //! Source: Documentation/admin-guide/cputopology.rst,
 //!         Documentation/ABI/testing/sysfs-devices-system-cpu.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fmt, fs};
 
@@ -13,6 +14,8 @@ use linerate_sys::thread;
 const FULL: u32 = 1024;
 /// Capacity assumed for a small core whose kernel reports none.
 const SMALL: u32 = FULL / 2;
+/// Most caches of a CPU that are looked at; present CPUs have up to five, of data and of code.
+const CACHES_MAX: usize = 10;
 
 /// A CPU and its position in the topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +25,9 @@ pub struct Cpu {
     pub number: usize,
     /// The number of the first CPU of the core; siblings have the same number.
     pub core: usize,
+    /// The number of the first CPU that shares the L3 cache; `None` if the kernel does not describe
+    /// such a cache.
+    pub cache: Option<usize>,
     /// The CPU's socket.
     pub socket: usize,
     /// Relative capacity of the core; the largest core has 1024.
@@ -36,7 +42,9 @@ pub enum Near {
     Same,
     /// Two hardware threads of the same core.
     Sibling,
-    /// Two cores of the same socket.
+    /// Two cores that share an L3 cache.
+    Cache,
+    /// Two cores of the same socket, of which the kernel describes no common L3 cache.
     Socket,
     /// Two cores of different sockets.
     Machine,
@@ -47,6 +55,7 @@ impl fmt::Display for Near {
         f.write_str(match self {
             Near::Same => "the same",
             Near::Sibling => "one core",
+            Near::Cache => "one cache",
             Near::Socket => "one socket",
             Near::Machine => "two sockets",
         })
@@ -80,15 +89,21 @@ impl Topology {
             text("system/cpu/online").map_or(allowed.to_vec(), |list| thread::listed(&list));
         let small = text("cpu_atom/cpus").map_or(Vec::new(), |list| thread::listed(&list));
         let number = |file: String| text(&file)?.trim().parse::<u32>().ok();
+        let l3 = |caches: &str| {
+            let is_l3 = |i: &usize| number(format!("{caches}/index{i}/level")) == Some(3);
+            text(&format!("{caches}/index{}/shared_cpu_list", (0..CACHES_MAX).find(is_l3)?))
+        };
         let cpu = |cpu: usize| {
             let of = |file: &str| format!("system/cpu/cpu{cpu}/{file}");
             let siblings = text(&of("topology/core_cpus_list"));
             let siblings = siblings.or_else(|| text(&of("topology/thread_siblings_list")));
             let siblings = siblings.map_or(Vec::new(), |list| thread::listed(&list));
+            let shared = l3(&of("cache")).map_or(Vec::new(), |list| thread::listed(&list));
             let otherwise = if small.contains(&cpu) { SMALL } else { FULL };
             Cpu {
                 number: cpu,
                 core: siblings.into_iter().min().unwrap_or(cpu),
+                cache: shared.into_iter().min(),
                 // The value is -1 if the firmware does not report the socket.
                 socket: number(of("topology/physical_package_id")).unwrap_or(0) as usize,
                 capacity: number(of("cpu_capacity")).unwrap_or(otherwise).clamp(1, FULL),
@@ -125,25 +140,44 @@ impl Topology {
             _ if a == b => Near::Same,
             (Some(a), Some(b)) if a.socket != b.socket => Near::Machine,
             (Some(a), Some(b)) if a.core == b.core => Near::Sibling,
+            (Some(a), Some(b)) if a.cache.is_some() && a.cache == b.cache => Near::Cache,
             _ => Near::Socket,
         }
     }
 
     /// Returns the CPUs in the order in which threads that work together should use them if nothing
     /// was measured: large cores first, one hardware thread of each core before the second ones,
-    /// one socket before the next; with `apart`, sockets alternate.
+    /// one socket before the next, and in it one L3 cache before the next. With `apart`, sockets
+    /// alternate, and in each of them its caches.
     #[must_use]
     pub fn order(&self, apart: bool) -> Vec<usize> {
-        let nth = |cpu: &Cpu| {
-            self.cpus.iter().filter(|c| c.core == cpu.core && c.number < cpu.number).count()
-        };
-        let rank = |cpu: &Cpu| {
-            let (first, second) =
-                if apart { (cpu.core, cpu.socket) } else { (cpu.socket, cpu.core) };
-            (u32::MAX - cpu.capacity, nth(cpu), first, second, cpu.number)
-        };
-        let mut cpus: Vec<&Cpu> = self.cpus.iter().collect();
-        cpus.sort_by_key(|cpu| rank(cpu));
-        cpus.into_iter().map(|cpu| cpu.number).collect()
+        let (mut threads, mut cores) = (BTreeMap::new(), BTreeMap::new());
+        let mut caches: BTreeMap<usize, Vec<Option<usize>>> = BTreeMap::new();
+        let mut ranked: Vec<_> = self
+            .cpus
+            .iter()
+            .map(|cpu| {
+                let (socket, small) = (cpu.socket, FULL - cpu.capacity);
+                let thread = next(&mut threads, cpu.core);
+                let core = next(&mut cores, (small, thread, socket, cpu.cache));
+                let caches = caches.entry(socket).or_default();
+                let cache =
+                    caches.iter().position(|cache| *cache == cpu.cache).unwrap_or_else(|| {
+                        caches.push(cpu.cache);
+                        caches.len() - 1
+                    });
+                let rank = if apart { [core, cache, socket] } else { [socket, cache, core] };
+                (small, thread, rank, cpu.number)
+            })
+            .collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(.., number)| number).collect()
     }
+}
+
+/// Returns how often `key` was counted before, and counts it.
+fn next<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) -> usize {
+    let count = counts.entry(key).or_default();
+    *count += 1;
+    *count - 1
 }
