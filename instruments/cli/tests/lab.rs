@@ -231,8 +231,12 @@ fn a_run_is_kept_told_exported_and_compared() {
     let triage = run(&format!("lab triage last --dir {dir}"));
     refused(&triage, 1, &["cannot triage", "not of the scenario `host`", "batch"]);
     assert_eq!((&document["run"]["seed"], &document["run"]["complete"]), (&7.into(), &true.into()));
-    let html = scratch.word("report.html");
+    let (html, theirs) = (scratch.word("report.html"), scratch.word("theirs"));
+    for ending in ["new", "part"] {
+        std::os::unix::fs::symlink(&theirs, format!("{html}.{ending}")).unwrap();
+    }
     assert_eq!(run(&format!("lab report last --dir {dir} --html {html}")).exit, Some(0));
+    assert!(fs::metadata(&theirs).is_err(), "written through a link");
     assert!(fs::read_to_string(&html).unwrap().to_lowercase().starts_with("<!doctype html>"));
 
     let csv = run(&format!("lab export last --csv - --dir {dir}"));

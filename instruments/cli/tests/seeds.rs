@@ -89,8 +89,12 @@ fn a_copy_that_cannot_be_read_is_told_of_by_its_line() {
 #[test]
 fn every_table_is_written_as_numbers() {
     let directory = Scratch::new();
+    let theirs = directory.0.join("theirs");
+    fs::write(&theirs, "precious").unwrap();
+    std::os::unix::fs::symlink(&theirs, directory.0.join("004_cycles.csv")).unwrap();
     let told = run(&format!("lab seeds --csv {}", directory.0.display()));
     assert_eq!((told.exit, told.err.as_str()), (Some(0), ""));
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "precious", "written through a link");
     for path in told.out.lines() {
         let text = fs::read_to_string(path).unwrap();
         assert!(text.lines().count() >= 2, "{path}: {text}");

@@ -16,7 +16,7 @@
 //! ```
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -78,7 +78,7 @@ pub fn text(
     }
     refused.names().for_each(|name| text += &format!("refused {name}\n"));
     if !system {
-        let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+        let maps = fs::read("/proc/self/maps").unwrap_or_default();
         let maps = String::from_utf8_lossy(&maps);
         maps.lines().filter_map(map).for_each(|line| text += &line);
     }
@@ -96,12 +96,22 @@ pub fn text(
     text
 }
 
-/// Writes the file. Removes a regular file that was created or emptied and cannot be written whole.
+/// Writes a new file in the place of an existing one, which can be a link to another file; a device
+/// or pipe is written directly. Removes a new file that cannot be written whole.
 pub(crate) fn save(path: &str, text: &str) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let mut file = if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        OpenOptions::new().write(true).open(path)?
+    } else {
+        if let Err(e) = fs::remove_file(path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            return Err(e);
+        }
+        OpenOptions::new().write(true).create_new(true).open(path)?
+    };
     let written = file.write_all(text.as_bytes());
     if written.is_err() && file.metadata().is_ok_and(|found| found.is_file()) {
-        let _ = std::fs::remove_file(path);
+        let _ = fs::remove_file(path);
     }
     written
 }
@@ -143,6 +153,20 @@ mod tests {
     fn a_device_that_takes_no_counts_is_not_removed() {
         assert!(save("/dev/full", "counts").is_err());
         assert!(std::path::Path::new("/dev/full").exists());
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_file_is_not_written_through() {
+        let folder = std::env::temp_dir().join(format!("linerate-save-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let [file, theirs] = ["counts", "theirs"].map(|name| folder.join(name));
+        fs::write(&theirs, "precious").unwrap();
+        std::os::unix::fs::symlink(&theirs, &file).unwrap();
+        let saved = save(file.to_str().unwrap(), "counts");
+        let texts = [&file, &theirs].map(|file| fs::read_to_string(file).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(saved.is_ok());
+        assert_eq!(texts, ["counts", "precious"]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `linerate lab report`, `compare`, `export`, `list` and `show`.
 
 use std::path::Path;
-use std::{fs, io};
 
 use linerate_lab::compare::{self, Comparison, FailOn};
 use linerate_lab::experiment::{self, BUILTIN, Experiment};
@@ -11,7 +10,8 @@ use linerate_lab::settings::in_file;
 use linerate_lab::{Kind, report};
 
 use super::args::{Compare, Export, Report, Show};
-use crate::errors::{CHECK, Failure, INCONCLUSIVE, RUNTIME, UNBALANCED};
+use crate::errors::{CHECK, Failure, INCONCLUSIVE, UNBALANCED};
+use crate::profile::file::write;
 use crate::screen::Screen;
 
 /// Reports runs; returns the exit status.
@@ -33,28 +33,6 @@ pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
         }
     }
     Ok(exit(&runs, 0))
-}
-
-/// Writes a file completely; on an error keeps the old file and returns the error. A path that is
-/// not a regular file is written directly.
-pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    let is_other = fs::metadata(file).is_ok_and(|kind| !kind.is_file());
-    let written = if is_other { fs::write(file, text) } else { replace(file, text) };
-    written.map_err(|e| {
-        let what = format!("cannot write {}", file.display());
-        Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
-    })
-}
-
-/// Writes a new file in the folder of `path`, and renames it to `path`.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    let done = fs::write(&part, text).and_then(|()| fs::rename(&part, file));
-    if done.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    done
 }
 
 /// Compares runs with the first; returns the exit status.

@@ -1,13 +1,13 @@
 //! `linerate lab seeds`: recomputes the figures of the posts.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use linerate_seeds::{Outcome, POSTS, Post, Report, document};
 
 use super::args::Seeds;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE};
+use crate::profile::file::write;
 use crate::screen::Screen;
 
 /// Runs the command; returns the exit status.
@@ -77,16 +77,15 @@ fn csv(reports: &[Report]) -> String {
 
 /// Writes a file for each table; returns their names, a line each.
 fn write_csv(reports: &[Report], directory: &Path) -> Result<String, Failure> {
-    let failed = |path: &Path, e: io::Error| {
-        let what = format!("cannot write {}", path.display());
+    fs::create_dir_all(directory).map_err(|e| {
+        let what = format!("cannot create {}", directory.display());
         Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
-    };
-    fs::create_dir_all(directory).map_err(|e| failed(directory, e))?;
+    })?;
     let mut written = String::new();
     for report in reports {
         for (name, csv) in report.csv() {
             let path = directory.join(file_of(report, name));
-            fs::write(&path, csv).map_err(|e| failed(&path, e))?;
+            write(&path, &csv)?;
             written += &format!("{}\n", path.display());
         }
     }

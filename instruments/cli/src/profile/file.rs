@@ -1,4 +1,5 @@
-//! Profiles in files: reading one of several in a file, and saving to a new file.
+//! Profiles in files: reading one of several in a file, and saving to a new file, as every command
+//! of this program does.
 
 use std::fs;
 use std::io::{self, Write};
@@ -83,28 +84,33 @@ pub struct Draft {
 impl Draft {
     /// Opens a draft of `file`.
     pub fn of(file: &Path) -> Result<Draft, Failure> {
-        let special = fs::metadata(file).is_ok_and(|m| !m.is_file());
-        let beside = (!special).then(|| with_ending(file, ".new"));
-        let text = match &beside {
-            Some(beside) => fresh(beside),
-            None => fs::OpenOptions::new().write(true).open(file),
-        };
+        let beside = (!is_special(file)).then(|| with_ending(file, ".new"));
+        let text = fresh(beside.as_deref().unwrap_or(file));
         let text = text.map_err(|e| failure("save to", file, &e))?;
         Ok(Draft { file: file.to_owned(), beside, text })
     }
 
     /// Saves `text` atomically; an existing file is kept as `FILE.old`, whose path is returned.
     pub fn save(
-        mut self,
+        self,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<Option<PathBuf>, Failure> {
+        self.finish(text, keep)
+    }
+
+    /// Saves `text` atomically, after `before` has done what the existing file needs.
+    fn finish<T: Default>(
+        mut self,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+        before: impl FnOnce(&Path) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let failed = |e: io::Error| failure("save to", &self.file, &e);
         let mut buffer = io::BufWriter::new(&self.text);
         text(&mut buffer).and_then(|()| buffer.flush()).map_err(failed)?;
         drop(buffer);
-        let Some(beside) = &self.beside else { return Ok(None) };
+        let Some(beside) = &self.beside else { return Ok(T::default()) };
         self.text.sync_all().map_err(failed)?;
-        let kept = keep(&self.file)?;
+        let kept = before(&self.file)?;
         fs::rename(beside, &self.file).map_err(failed)?;
         self.beside = None;
         Ok(kept)
@@ -120,17 +126,37 @@ impl Drop for Draft {
     }
 }
 
-/// Creates a new file; an existing file is removed first, because it is the rest of a killed run,
-/// or a link to another file.
+/// Returns true for a device or pipe, which a new file must not replace.
+fn is_special(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|m| !m.is_file())
+}
+
+/// Creates a new file, or opens a device or pipe. An existing file is removed first, because it is
+/// the rest of a killed run, or a link to another file.
 fn fresh(path: &Path) -> io::Result<fs::File> {
+    if is_special(path) {
+        return fs::OpenOptions::new().write(true).open(path);
+    }
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => fs::OpenOptions::new().write(true).create_new(true).open(path),
     }
 }
 
+/// Writes `text` to `file` atomically: an existing file is replaced, and stays after an error.
+pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    Draft::of(file)?.finish(|to| to.write_all(text.as_bytes()), |_| Ok(()))
+}
+
+/// Creates a file whose text can be read while it is written; an existing file is kept as
+/// `FILE.old`.
+pub fn create(file: &Path) -> Result<fs::File, Failure> {
+    keep(file)?;
+    fresh(file).map_err(|e| failure("save to", file, &e))
+}
+
 /// Renames an existing file to `FILE.old`, and returns that path.
-pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
+fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     if !fs::metadata(file).is_ok_and(|m| m.is_file()) {
         return Ok(None);
     }
@@ -139,13 +165,8 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(old))
 }
 
-/// Writes the drawing to `file`, replacing its contents.
-pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
-    fs::write(file, svg).map_err(|e| failure("draw into", file, &e))
-}
-
 /// Builds the error for a file that cannot be used.
-pub fn failure(what: &str, file: &Path, e: &io::Error) -> Failure {
+fn failure(what: &str, file: &Path, e: &io::Error) -> Failure {
     let what = format!("cannot {what} {}", file.display());
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     let fix = match (folder, e.kind()) {
@@ -215,6 +236,19 @@ mod tests {
             (fs::read(&file).unwrap(), fs::read(&theirs).unwrap()),
             (b"1".into(), b"precious".into())
         );
+    }
+
+    #[test]
+    fn a_written_file_replaces_an_existing_one_and_a_failure_leaves_nothing() {
+        let folder = Temporary::new("write", "a test").unwrap();
+        let file = folder.file("a.html");
+        for text in ["longer", "1"] {
+            write(&file, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        fs::create_dir(folder.file("b.html.new")).unwrap();
+        assert!(write(&folder.file("b.html"), "1").is_err());
+        assert_eq!(fs::read_dir(folder.file("")).unwrap().count(), 2);
     }
 
     #[test]

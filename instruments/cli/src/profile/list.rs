@@ -14,7 +14,7 @@ use crate::screen::Screen;
 pub fn list(args: &List, screen: &Screen) -> Result<u8, Failure> {
     let profile = args.file.read(screen)?;
     if let Some(svg) = &args.flame {
-        file::draw(svg, &flame::svg(&profile)?)?;
+        file::write(svg, &flame::svg(&profile)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
     let mut document = Vec::new();
@@ -40,7 +40,7 @@ pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
     let (without, with) = (without?, with?);
     let (diff, [without, with]) = Difference::of_runs(&without, &with, by(args.per))?;
     if let Some(svg) = &args.flame {
-        file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
+        file::write(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
     let chains = match args.chains {

@@ -28,7 +28,7 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
     let mut source = Source::open(args, &signal, &stop)?;
     let feed = source.feed();
     let mut saved = match &args.output {
-        Some(path) => Some(Writer::start(create(path)?, feed.header())?),
+        Some(path) => Some(Writer::start(file::create(path)?, feed.header())?),
         None => None,
     };
     // If the figures are saved, the watch continues after the reader of stdout has closed it.
@@ -123,12 +123,6 @@ fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<()
     };
     thread::Builder::new().name("stop".into()).spawn(watching).map_err(failed)?;
     Ok(())
-}
-
-/// Creates a file; an existing one is kept as `FILE.old`.
-fn create(path: &Path) -> Result<File, Failure> {
-    file::keep(path)?;
-    File::create(path).map_err(|e| file::failure("save to", path, &e))
 }
 
 fn replay(path: &Path) -> Result<Replay<BufReader<File>>, Failure> {

@@ -37,6 +37,15 @@ fn replayed_series_has_the_summary_of_the_watch() {
 }
 
 #[test]
+fn a_link_in_the_place_of_a_series_is_not_written_through() {
+    let scratch = Scratch::new();
+    let (file, theirs) = (scratch.word("w.ndjson"), scratch.word("theirs"));
+    std::os::unix::fs::symlink(&theirs, &file).unwrap();
+    assert_eq!(run(&format!("profile watch --every 5ms --for 50ms -o {file}")).exit, Some(0));
+    assert!(fs::symlink_metadata(&file).unwrap().is_file() && fs::metadata(&theirs).is_err());
+}
+
+#[test]
 fn a_watch_that_is_killed_leaves_its_samples() {
     let scratch = Scratch::new();
     let file = scratch.word("w.ndjson");
