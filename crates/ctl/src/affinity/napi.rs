@@ -8,33 +8,40 @@ use linerate_sys::rtnl::Napi;
 
 /// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports
 /// them; if it does not report them, the threads with the interface's name, in any network
-/// namespace.
+/// namespace. Threads that only transmit are left out.
 pub(super) fn threads(interface: &Interface) -> Vec<i32> {
-    reported(interface).unwrap_or_else(|| all_named(interface))
+    let named = || named(Path::new("/proc"), &interface.name().to_string());
+    reported(interface).unwrap_or_else(|| receiving(named()))
 }
 
-/// Returns the NAPI threads that the kernel reports for an interface, since Linux 6.8.
+/// Returns the NAPI threads that the kernel reports for an interface, since Linux 6.8. It reports
+/// none that only transmits, or reports it without an id, which [`Napi::of`] leaves out.
+///
+/// Source: net/core/netdev-genl.c, `netdev_nl_napi_dump_one`.
 pub(super) fn reported(interface: &Interface) -> Option<Vec<i32>> {
     let all = Napi::of(interface).ok().flatten()?;
     let threads: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
-    let named = all_named(interface);
-    // In another PID namespace, the kernel's numbers belong to other processes.
-    threads.iter().all(|thread| named.contains(thread)).then_some(threads)
-}
-
-fn all_named(interface: &Interface) -> Vec<i32> {
     let named = named(Path::new("/proc"), &interface.name().to_string());
-    named.into_iter().map(|(thread, _)| thread).collect()
+    // In another PID namespace, the kernel's numbers belong to other processes.
+    let is_named = |thread: &i32| named.iter().any(|(other, _)| other == thread);
+    threads.iter().all(is_named).then_some(threads)
 }
 
-/// Returns the threads with an interface's name if they can only be its own: as many of them
-/// receive as it has queues. A thread of another network namespace's interface of that name is one
-/// too many.
-///
-/// Source: net/core/dev.c, `napi_hash_add`: an instance that only transmits has the id 0.
+/// Returns the threads with an interface's name that receive, if they can only be its own: as many
+/// as it has queues. A thread of another network namespace's interface of that name is one too
+/// many.
 pub(super) fn own_of(named: Vec<(i32, Option<u32>)>, queues: usize) -> Option<Vec<i32>> {
-    let receive = named.iter().filter(|(_, id)| *id != Some(0)).count();
-    (receive == queues).then(|| named.into_iter().map(|(thread, _)| thread).collect())
+    let threads = receiving(named);
+    (threads.len() == queues).then_some(threads)
+}
+
+/// Returns the threads that receive. Nothing tells the queue of one that only transmits: its id
+/// is 0, and the kernel starts threads in ascending or in descending order of the queues.
+///
+/// Source: net/core/dev.c, `napi_hash_add`, `dev_set_threaded`, `netif_napi_add`.
+fn receiving(named: Vec<(i32, Option<u32>)>) -> Vec<i32> {
+    let receives = named.into_iter().filter(|(_, id)| *id != Some(0));
+    receives.map(|(thread, _)| thread).collect()
 }
 
 /// Returns the kernel's NAPI threads for interfaces of that name with NAPI's ids, in the order of
@@ -88,10 +95,18 @@ mod tests {
         for queues in [0, 1, 2, 4] {
             assert_eq!(own_of(threads.clone(), queues), None, "{queues}");
         }
-        // One thread that receives and one that transmits.
-        assert_eq!(own_of(vec![(7, Some(0)), (8, Some(900))], 1), Some(vec![7, 8]));
         // The ids of longer names are cut off.
         assert_eq!(own_of(vec![(7, None), (8, None)], 2), Some(vec![7, 8]));
         assert_eq!(own_of(vec![(7, None), (8, None)], 1), None);
+    }
+
+    #[test]
+    fn threads_that_only_transmit_do_not_shift_the_queues_of_those_that_receive() {
+        let proc = linerate_testing::Scratch::new();
+        for (thread, id) in [(70, 0), (71, 0), (72, 900), (73, 901)] {
+            proc.file(&format!("{thread}/comm"), &format!("napi/eth0-{id}\n"));
+        }
+        assert_eq!(own_of(named(&proc.0, "eth0"), 2), Some(vec![72, 73]));
+        assert_eq!(receiving(named(&proc.0, "eth0")), [72, 73]);
     }
 }

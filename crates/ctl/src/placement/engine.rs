@@ -1,6 +1,7 @@
 //! Placement of a running engine's workers, on request also of its devices' interrupts, and the
 //! figures that the search compares.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use linerate_port::{Code, Error, Result};
 use linerate_sys::clock::{cpu_time, monotonic_ns};
 
 use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, round_trips, told};
-use crate::affinity::{InterruptGuard, Pin, WorkerPin};
+use crate::affinity::{InterruptGuard, Pin, QueuePin, WorkerPin};
 
 /// Length of a reading; before it, the search pauses for `SETTLES` after a move.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -95,10 +96,11 @@ impl EngineGauge {
     #[must_use]
     pub fn interrupts(mut self, guard: &InterruptGuard) -> Self {
         let ports = self.stats.ports();
+        let queues = count_distinct(guard.queues().iter().map(QueuePin::queue));
         for pin in guard.queues() {
             // The numbers of the port's queues are the device's if it has all of them.
             let has_all = |port: &&PortStats| {
-                port.obtained.device == pin.interface && port.queues.len() == guard.queues().len()
+                port.obtained.device == pin.interface && port.queues.len() == queues
             };
             let port = ports.iter().find(has_all);
             let worker = port.and_then(|port| self.control.worker_of(&port.name, pin.queue()));
@@ -164,6 +166,11 @@ impl EngineGauge {
             let _ = poll_readable(&[], Some(left.min(STEP)));
         }
     }
+}
+
+/// Returns how many queues there are: one that has irqs and a NAPI thread is named twice.
+fn count_distinct(queues: impl Iterator<Item = usize>) -> usize {
+    queues.collect::<BTreeSet<usize>>().len()
 }
 
 /// Returns the number of packets of all pools that were freed on another CPU than the allocating
@@ -363,6 +370,12 @@ mod tests {
             on(far, &mut || batch.consume(&mut pool.local()));
         }
         assert_eq!(remote_frees(pools.iter().map(|(_, pool)| pool.stats())), 11);
+    }
+
+    #[test]
+    fn queue_with_irqs_and_a_napi_thread_is_counted_once() {
+        assert_eq!(count_distinct([0, 1, 2, 0, 1].into_iter()), 3);
+        assert_eq!(count_distinct([].into_iter()), 0);
     }
 
     /// A thing that can be moved, and that may not obey when it is put back.
