@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_port::Result;
-use linerate_sys::thread::pin_to_cpu;
+use linerate_sys::thread::{is_filtered, pin_to_cpu};
 
 use super::topology::{Near, Topology};
 
@@ -37,10 +37,10 @@ pub struct RoundTrip {
 
 /// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s,
 /// on threads of its own. At most three pairs of each nearness are tried: the CPUs of a pair may be
-/// too busy.
+/// too busy, or one of them went offline meanwhile.
 ///
 /// # Errors
-/// `E-CPU` if one of them cannot be used any more.
+/// `E-CPU` if a filter of system calls refuses to pin threads.
 pub fn round_trips(topology: &Topology) -> Result<Vec<RoundTrip>> {
     let (mut found, mut tries): (Vec<RoundTrip>, BTreeMap<Near, usize>) = Default::default();
     for (i, a) in topology.cpus().iter().enumerate() {
@@ -50,7 +50,12 @@ pub fn round_trips(topology: &Topology) -> Result<Vec<RoundTrip>> {
             if *tries < TRIES && found.iter().all(|trip| trip.near != near) {
                 *tries += 1;
                 let cpus = (a.number, b.number);
-                found.extend(between(cpus)?.map(|ns| RoundTrip { cpus, near, ns }));
+                match between(cpus) {
+                    Ok(ns) => found.extend(ns.map(|ns| RoundTrip { cpus, near, ns })),
+                    Err(e) if is_filtered(&e) => return Err(e),
+                    // The CPU is gone.
+                    Err(_) => {}
+                }
             }
         }
     }

@@ -392,6 +392,19 @@ fn round_trips_of_this_machine_are_measured_for_each_nearness() {
 }
 
 #[test]
+fn pair_of_cpus_of_which_one_is_gone_is_left_out() {
+    let mut cpus: Vec<usize> = Topology::here().unwrap().cpus().iter().map(|c| c.number).collect();
+    cpus.truncate(2);
+    // The last CPU, alone on its socket, does not exist.
+    let devices = Scratch::new();
+    devices.file("system/cpu/cpu60000/topology/physical_package_id", "1");
+    let topology = Topology::read(&devices.0, &[&cpus[..], &[60_000]].concat()).unwrap();
+    assert_eq!(topology.near(cpus[0], 60_000), Near::Machine);
+    let Some(trips) = unless(round_trips(&topology), is_filtered) else { return };
+    assert!(trips.iter().all(|trip| [trip.cpus.0, trip.cpus.1] == cpus[..]), "{trips:?}");
+}
+
+#[test]
 fn time_for_which_cpus_are_not_idle_is_counted() {
     let (start, begun) = (engine::busy_ns(), Instant::now());
     while engine::busy_ns() < start + 5e7 {
