@@ -175,8 +175,9 @@ pub(crate) fn misfits(
     let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
     if workers < wanted {
         warnings.push(format!(
-            "workers: asked {wanted}, applied {workers}: a wire has \
-             one for each queue of its port with fewer queues (queues=)"
+            "workers: asked {wanted}, applied {workers}: a wire has one for each queue of its port \
+             with fewer queues (queues=); a program divides a device of one queue by Steering \
+             (docs/placement.md)"
         ));
     }
     if !cpus.is_empty() && cpus.len() < workers {

@@ -237,6 +237,7 @@ fn more_workers_than_queues_are_said_to_be_none() {
     let text =
         "workers: asked 2, applied 1: a wire has one for each queue of its port with fewer queues";
     assert!(warning.starts_with(text), "{warning}");
+    assert!(warning.contains("a device of one queue by Steering (docs/placement.md)"), "{warning}");
 }
 
 #[test]
