@@ -1,6 +1,6 @@
 //! Summary lines over groups of cells.
 
-use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
+use linerate_seeds::stats::{geometric_mean, weighted_mean};
 
 use crate::analysis::pct;
 use crate::analysis::samples::is_valid;
@@ -10,17 +10,20 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 /// Returns the summary lines over groups of cells: one over all cells, and one over the cells of
 /// each value of a factor that has several values.
 ///
-/// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
-/// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too
+/// Only metrics of which one direction is better have such lines. The change of the sum is the mean
+/// of the cells' changes, each weighted by the cell's share of the first side's sum; the geometric
+/// mean gives all changes the same weight. Both are of the cells' own changes, which are of pairs:
+/// of one cell, each is the cell's change. The ratio of the sums of both sides' figures would not
+/// be, because the ratio of two medians is not the median of the pairs' ratios. Cells that were too
 /// noisy are counted as unclear, and are in neither. With a cell whose change is a bound, because a
 /// side counted nothing, both are made of bounds: they have no interval then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
-    let goals = experiment.metrics.iter().filter_map(|metric| Some((metric, metric.goal?)));
-    let lines = goals.flat_map(|(metric, goal)| {
+    let metrics = experiment.metrics.iter().filter(|metric| metric.goal.is_some());
+    let lines = metrics.flat_map(|metric| {
         let all = std::iter::once(("all".to_owned(), cells.iter().collect()));
         let groups = all.chain(levels(experiment, cells));
-        groups.filter_map(move |(group, cells)| line(metric, goal, group, &cells))
+        groups.filter_map(move |(group, cells)| line(metric, group, &cells))
     });
     lines.collect()
 }
@@ -41,26 +44,16 @@ fn levels<'a>(
 
 /// Returns the line of a group; `None` if no cell of the group has the metric, or its figures have
 /// no ratio.
-fn line(
-    metric: &Metric,
-    goal: Goal,
-    group: String,
-    cells: &[&CellRecord],
-) -> Option<OverallRecord> {
+fn line(metric: &Metric, group: String, cells: &[&CellRecord]) -> Option<OverallRecord> {
     let with: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((*cell, cell.metrics.get(&metric.name)?))).collect();
     let quiet = with.iter().filter(|(cell, _)| is_valid(metric.clock, cell));
     let quiet: Vec<&Effect> = quiet.map(|(_, effect)| *effect).collect();
-    let figures: Vec<Pair> =
-        quiet.iter().map(|effect| Pair { before: effect.a, after: effect.b }).collect();
     let ratios: Vec<f64> = quiet.iter().map(|effect| 1.0 + effect.change_pct / 100.0).collect();
-    let sums = Overall::of(&figures, goal, 0.0);
-    // If a count is 0 on both sides of all cells, its change is 0, although 0/0 has no ratio.
-    let nothing = !figures.is_empty() && sums.before == 0.0 && sums.after == 0.0;
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
     let censored = quiet.iter().filter(|effect| effect.censored_below.is_some()).count();
     let known = (censored == 0).then_some(&*quiet);
-    let sum_ratio_pct = sums.sums_pct.or(nothing.then_some(0.0))?;
+    let sum_ratio_pct = sum_pct(&quiet)?;
     let geomean_pct = 100.0 * (geometric_mean(&ratios)? - 1.0);
     Some(OverallRecord {
         metric: metric.name.clone(),
@@ -93,8 +86,19 @@ fn recovered(sum: f64, terms: impl Iterator<Item = (f64, f64, f64)>) -> Option<(
     (ends.0.is_finite() && ends.1.is_finite()).then_some(ends)
 }
 
-/// Returns the interval of the change of a sum; each cell counts by its share of the first side's
-/// sum.
+/// Returns the change of a sum, in per cent: the mean of the cells' changes, each weighted by the
+/// cell's share of the first side's sum. Returns `None` if that sum is 0 and the second side's is
+/// not.
+fn sum_pct(effects: &[&Effect]) -> Option<f64> {
+    // If a count is 0 on both sides of all cells, its change is 0, although 0/0 has no ratio.
+    if !effects.is_empty() && effects.iter().all(|effect| effect.a == 0.0 && effect.b == 0.0) {
+        return Some(0.0);
+    }
+    weighted_mean(&effects.iter().map(|effect| (effect.change_pct, effect.a)).collect::<Vec<_>>())
+}
+
+/// Returns the interval of the change of a sum, from the intervals of the cells' changes. The
+/// shares are those that were measured; the interval does not contain their own uncertainty.
 fn sum_interval(sum_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
     let all: f64 = effects.iter().map(|effect| effect.a).sum();
     let terms = effects.iter().map(|effect| {
@@ -161,7 +165,7 @@ mod tests {
         let known = cell(effect(100.0, -10.0, (-12.0, -9.0)));
         let bound = effect(1.0, 300.0, (50.0, 300.0));
         let bound = cell(Effect { censored_below: Some(1.0), ..bound });
-        let of = |cells: &[&CellRecord]| line(&metric, Goal::Less, "all".into(), cells).unwrap();
+        let of = |cells: &[&CellRecord]| line(&metric, "all".into(), cells).unwrap();
         let both = of(&[&known, &bound]);
         assert_eq!((both.sum_ci95_pct, both.geomean_ci95_pct, both.censored), (None, None, 1));
         let alone = of(&[&known]);
@@ -212,10 +216,48 @@ mod tests {
         };
         let quiet = cell(effect(100.0, -10.0, (-12.0, -9.0)));
         let cut = CellRecord { is_unfinished: true, ..cell(effect(100.0, 50.0, (40.0, 60.0))) };
-        let found = line(&metric, Goal::Less, "all".into(), &[&quiet, &cut]).unwrap();
+        let found = line(&metric, "all".into(), &[&quiet, &cut]).unwrap();
         assert!((found.sum_ratio_pct + 10.0).abs() < 1e-9, "{found:?}");
         assert!((found.geomean_pct + 10.0).abs() < 1e-9, "{found:?}");
         assert_eq!(found.unclear, 2);
+    }
+
+    /// Checks a cell whose second figure is 21 % above the first, while its pairs say +8.3 %.
+    #[test]
+    fn a_group_of_one_cell_says_what_the_cell_says() {
+        let metric = crate::analysis::testing::metric("cost");
+        let paired = effect(1201.2, 8.3, (-1.0, 18.9));
+        let metrics = [(metric.name.clone(), Effect { b: 1453.9, ..paired })].into();
+        let cell = CellRecord { metrics, ..CellRecord::default() };
+        let found = line(&metric, "all".into(), &[&cell]).unwrap();
+        let near = |ours: f64, cells: f64| assert!((ours - cells).abs() < 1e-9, "{found:?}");
+        near(found.sum_ratio_pct, 8.3);
+        near(found.geomean_pct, 8.3);
+        for (low, high) in [found.sum_ci95_pct.unwrap(), found.geomean_ci95_pct.unwrap()] {
+            near(low, -1.0);
+            near(high, 18.9);
+        }
+    }
+
+    /// Checks a document of a version whose sums were of both sides' figures: the group of one cell
+    /// stores +21.0 %, where the cell has +8.3 %.
+    #[test]
+    fn lines_of_a_kept_document_are_computed_from_its_cells() {
+        let kept = "../../results/amd-family25-model1/bounce.json.gz";
+        let run = crate::record::read(kept.as_ref()).unwrap();
+        let (name, group) = ("reader_ns_per_packet", "placement=both");
+        let is_ours = |line: &&OverallRecord| line.metric == name && line.group == group;
+        let line = run.overall.iter().find(is_ours).unwrap();
+        let cell = run.cells.iter().find(|cell| cell.at["placement"] == "both").unwrap();
+        let paired = &cell.metrics[name];
+        assert!((line.sum_ratio_pct - paired.change_pct).abs() < 1e-9, "{line:?}, not {paired:?}");
+    }
+
+    #[test]
+    fn a_sum_of_nothing_does_not_change_and_one_that_begins_has_no_change() {
+        let of = |b: f64| Effect { a: 0.0, b, ..Effect::default() };
+        assert_eq!(sum_pct(&[&of(0.0), &of(0.0)]), Some(0.0));
+        assert_eq!((sum_pct(&[&of(0.0), &of(1.0)]), sum_pct(&[])), (None, None));
     }
 
     #[test]

@@ -377,7 +377,8 @@ pub struct OverallRecord {
     pub metric: String,
     /// `all`, or a factor's value as `rate=fixed`.
     pub group: String,
-    /// Change of the sum over the cells, in which large cells dominate.
+    /// Change of the sum over the cells, in which large cells dominate: the mean of the cells'
+    /// changes, each weighted by the cell's share of the first side's sum.
     pub sum_ratio_pct: f64,
     /// Mean change in which every cell has the same weight.
     pub geomean_pct: f64,

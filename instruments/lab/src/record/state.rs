@@ -24,6 +24,7 @@ use serde_json::Value;
 use super::lines::{self, Contents, Lines, failed};
 use super::run::know_set_ups;
 use super::{Head, Ledgers, PairRecord, ProfileRecord, Run, Status, Warning};
+use crate::analysis::overall;
 use crate::experiment::{Cell, Experiment, Plan};
 use crate::{Code, Error, Result};
 
@@ -518,6 +519,8 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
     })
 }
 
+/// Reads a document. Its summary lines over cells are computed again from its cells, because older
+/// versions computed the change of a sum from both sides' figures instead of from the changes.
 fn document(path: &Path) -> Result<Run> {
     let mut run: Run = parsed(path)?;
     // If the experiment's file can no longer be parsed, the pairs' set-ups stay unknown, and
@@ -531,6 +534,7 @@ fn document(path: &Path) -> Result<Run> {
                 know_set_ups(cell, &mut record.pairs);
             }
         }
+        run.overall = overall(&experiment, &run.cells);
     }
     let pairs: usize = run.cells.iter().map(|cell| cell.pairs.len()).sum();
     if pairs <= PAIRS_MAX {
