@@ -1,7 +1,8 @@
 //! Bytes of valid and damaged capture files, made by hand so that our code is not checked against
 //! itself.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,21 +62,37 @@ pub fn frame(first: u8, len: usize) -> Vec<u8> {
 /// Prefix of the names of our folders; a process id and a number follow.
 const FOLDER: &str = "linerate-tests-";
 
-/// Removes the folders of tests that were killed.
+/// Removes the folders of tests that were killed: nobody holds their locks. A process id would not
+/// say so, because processes of another PID namespace can use the same folder for temporary files.
 fn remove_orphans() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next());
-        let us = std::process::id().to_string();
-        if owner.is_some_and(|pid| pid == us || !Path::new("/proc").join(pid).exists()) {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(FOLDER);
+        if is_ours
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Some(_lock) = lock(&entry.path())
+        {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
+/// Locks a folder; returns `None` if another process has its lock, or has removed it.
+fn lock(path: &Path) -> Option<File> {
+    let folder = File::open(path).ok()?;
+    folder.try_lock().ok()?;
+    (folder.metadata().ok()?.nlink() > 0).then_some(folder)
+}
+
 /// A folder of this process, removed when dropped.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    /// Shows other processes that the folder is in use.
+    _lock: File,
+}
+
+/// Most names that are tried for a folder.
+const TRIES: u32 = 1000;
 
 impl Folder {
     /// Creates a new, empty folder, which every user may enter.
@@ -86,19 +103,23 @@ impl Folder {
     pub fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static ORPHANS: Once = Once::new();
-        // Remove orphans before creating a folder: a folder of an earlier process with our id
-        // counts as an orphan.
         ORPHANS.call_once(remove_orphans);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("{FOLDER}{}-{number}", std::process::id()));
-        fs::create_dir(&path).expect("the folder for temporary files is writable");
-        Folder(path)
+        // A process with our id in another PID namespace can have a folder of the same name, or
+        // take our new folder for an orphan before it is locked. Then try the next name.
+        let made = (0..TRIES).find_map(|_| {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{FOLDER}{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).ok()?;
+            Some(Folder { _lock: lock(&path)?, path })
+        });
+        made.expect("the folder for temporary files is writable")
     }
 
     /// Returns the path of the file `name` in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_string_lossy().into_owned()
+        self.path.join(name).to_string_lossy().into_owned()
     }
 
     /// Writes a file in the folder, and returns its path.
@@ -121,6 +142,28 @@ impl Default for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_whose_lock_is_held_is_no_orphan_whatever_process_id_it_has() {
+        // No process here has this id; one in another PID namespace could have it.
+        let folders = ["live", "orphan"]
+            .map(|name| std::env::temp_dir().join(format!("{FOLDER}{}-{name}", u32::MAX)));
+        for folder in &folders {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let held = lock(&folders[0]).unwrap();
+        let own = Folder::new();
+        remove_orphans();
+        assert_eq!(folders.each_ref().map(|folder| folder.exists()), [true, false]);
+        assert!(own.path.exists() && lock(&own.path).is_none());
+        drop(held);
+        fs::remove_dir(&folders[0]).unwrap();
     }
 }
