@@ -134,6 +134,10 @@ fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_k
     }
     let table = run(&format!("profile list {file} --top 100000"));
     assert!(table.out.split_whitespace().any(|word| word == "disk"), "{table:?}");
+    let rows = run(&format!("profile list {file} --csv")).out;
+    let copies = |row: &&str| row.contains(",user,copy,") || row.contains(",user,memory,");
+    let foreign = rows.lines().filter(copies).find(|row| !row.contains("::"));
+    assert_eq!(foreign, None, "a library's function can be any program's");
     let listing = run(&format!("profile list {file} --form readprofile")).out;
     let load = listing.lines().next().unwrap().strip_prefix(&format!("{samples} total "));
     assert!(load.is_some_and(|load| load.parse::<f64>().is_ok_and(|load| load > 0.0)), "{listing}");

@@ -39,6 +39,10 @@ pub struct Conditions {
     pub netdevs: Vec<Netdev>,
     /// The workload: a command line, or a post's description of it.
     pub workload: Option<String>,
+    /// True if functions of every program on the machine are in the profile, and not those of the
+    /// workload alone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub whole_machine: bool,
     /// Start time, as RFC 3339.
     pub started: Option<String>,
     /// Duration of the recording, in nanoseconds.

@@ -93,15 +93,28 @@ impl Stage {
 /// Returns the stage of `symbol`; `object` and `space` are its object and space, as far as known.
 #[must_use]
 pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
+    stage_in(false, symbol, object, space)
+}
+
+/// Returns the stage of a function in a profile, perhaps of the whole machine. There, functions of
+/// libraries such as `memcpy` are [`Stage::User`]: any program may have called them, and the
+/// profile does not say which.
+pub(crate) fn stage_in(
+    whole_machine: bool,
+    symbol: &str,
+    object: Option<&str>,
+    space: Space,
+) -> Stage {
     let name = bare(symbol);
+    let program = || program(name).or_else(|| LIBRARY.look_up(name).filter(|_| !whole_machine));
     match side_of(object, space) {
         Space::Kernel => kernel(name, object),
-        Space::User => program(name).unwrap_or(Stage::User),
+        Space::User => program().unwrap_or(Stage::User),
         // In a listing without objects, try the kernel's names first, because such listings are
         // profiles of kernels.
-        Space::Unknown if name.contains("::") => program(name).unwrap_or(Stage::User),
+        Space::Unknown if name.contains("::") => program().unwrap_or(Stage::User),
         Space::Unknown => match kernel(name, object) {
-            Stage::Other => program(name).unwrap_or(Stage::Other),
+            Stage::Other => program().unwrap_or(Stage::Other),
             known => known,
         },
     }
@@ -116,6 +129,7 @@ pub fn is_buffer(symbol: &str) -> bool {
 static KERNEL: LazyLock<Index> = LazyLock::new(|| Index::of(names::KERNEL));
 static MODULES: LazyLock<Index> = LazyLock::new(|| Index::of(names::MODULES));
 static PROGRAM: LazyLock<Index> = LazyLock::new(|| Index::of(names::PROGRAM));
+static LIBRARY: LazyLock<Index> = LazyLock::new(|| Index::of(names::LIBRARY));
 
 fn kernel(name: &str, object: Option<&str>) -> Stage {
     let by_name = KERNEL.look_up(name);
@@ -245,6 +259,33 @@ mod tests {
         assert_eq!(of("linerate_prof::region::Timer::stop"), Stage::Instrument);
         assert_eq!(of("__memmove_avx_unaligned_erms"), Stage::Copy);
         assert_eq!(of("main"), Stage::User);
+        for name in [
+            "linerate_wire::partial::Check::sum",
+            "linerate_smoltcp::checksum::is_right",
+            "smoltcp::wire::ip::checksum::data",
+            "smoltcp::wire::tcp::Packet<T>::fill_checksum",
+        ] {
+            assert_eq!(of(name), Stage::Copy, "{name}");
+        }
+        for name in [
+            "<linerate_smoltcp::RxToken as smoltcp::phy::RxToken>::consume",
+            "smoltcp::socket::tcp::Socket::process",
+            "smoltcp::iface::interface::Interface::poll",
+        ] {
+            assert_eq!(of(name), Stage::Tcp, "{name}");
+        }
+        assert_eq!(of("linerate_wire::partial::Check::of"), Stage::Core);
+    }
+
+    #[test]
+    fn a_library_s_functions_are_the_programs_in_a_profile_of_the_whole_machine() {
+        let libc = |whole, symbol| stage_in(whole, symbol, Some("/usr/lib/libc.so.6"), Space::User);
+        for symbol in ["__memmove_avx_unaligned_erms", "memcpy", "malloc", "cfree@GLIBC_2.2.5"] {
+            assert_ne!(libc(false, symbol), Stage::User, "{symbol}");
+            assert_eq!(libc(true, symbol), Stage::User, "{symbol}");
+        }
+        assert_eq!(libc(true, "linerate_skb::pool::Local::alloc"), Stage::Memory);
+        assert_eq!(stage_in(true, "memcpy", Some("[kernel]"), Space::Kernel), Stage::Copy);
     }
 
     #[test]

@@ -363,6 +363,7 @@ fn profile(
         wall_ns: u64::try_from(ended.wall.as_nanos()).ok(),
         cpu_ns: ended.cpu_ns.filter(|_| !args.all_cpus),
         packets: args.packets,
+        whole_machine: args.all_cpus,
         ..Conditions::here()
     };
     if !args.user && !trial.kernel {

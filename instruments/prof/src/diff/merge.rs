@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Count, Row};
 use crate::profile::{self, Profile, Space};
-use crate::stage::{side_of, stage_of};
+use crate::stage::{side_of, stage_in};
 
 /// Most objects that a remark names.
 const NAMED: usize = 3;
@@ -65,10 +65,11 @@ pub(super) fn merge(
         }
     }
     tell_of(&repeated, remarks);
+    let whole = [without, with].iter().any(|profile| profile.conditions.whole_machine);
     let row = |(key, seen): (Key<'_>, Seen<'_>)| Row {
         symbol: key.symbol.to_owned(),
         object: seen.object.map(str::to_owned),
-        stage: stage_of(key.symbol, seen.object, key.side),
+        stage: stage_in(whole, key.symbol, seen.object, key.side),
         noise: noise(&seen.runs),
         without: Count::of(seen.without, without),
         with: Count::of(seen.with, with),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::profile::{Row as Seen, Space, Total, Unit};
+use crate::stage::Part;
 use proptest::prelude::*;
 
 fn profile(rows: &[(&str, u64)]) -> Profile {
@@ -56,6 +57,24 @@ fn rows_of_one_name_are_summed_and_it_is_told() {
     assert_eq!((diff.rows[0].without, diff.rows[0].with), (Count::Is(13), Count::Is(3)));
     assert_eq!(diff.remarks.len(), 1, "{:?}", diff.remarks);
     assert!(diff.remarks[0].contains("the name init; they"), "{:?}", diff.remarks);
+}
+
+#[test]
+fn copies_by_programs_of_the_whole_machine_are_not_the_packet_path_s() {
+    let mut machine = profile(&[("memcpy", 700), ("linerate_wire::checksum::sum", 5)]);
+    for row in &mut machine.rows {
+        (row.object, row.space) = (Some("/lib/libc.so.6".into()), Space::User);
+    }
+    let on_path = |profile: &Profile| {
+        let diff = Diff::between(profile, profile);
+        diff.sum_of(|row| row.stage.part() == Part::Path).with
+    };
+    assert_eq!(on_path(&machine), 705);
+    machine.conditions.whole_machine = true;
+    assert_eq!(on_path(&machine), 5);
+    let runs = [machine.clone(), machine];
+    let (diff, _) = Diff::of_runs(&runs, &runs, By::AsTheyAre).unwrap();
+    assert_eq!(diff.sum_of(|row| row.stage.part() == Part::Path).with, 10);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use linerate_show::number;
 use super::figures::{more_functions, percent};
 use super::{Mark, by_falling_count, file_of, load_of, preface, short};
 use crate::profile::{Profile, Row};
-use crate::stage::stage_of;
+use crate::stage::stage_in;
 use crate::text::wrapped;
 
 const NAME_WIDTH: usize = 44;
@@ -35,7 +35,8 @@ impl<'a> Table<'a> {
     }
 
     fn row(&self, row: &Row) -> [String; 6] {
-        let stage = stage_of(&row.symbol, row.object.as_deref(), row.space);
+        let whole = self.profile.conditions.whole_machine;
+        let stage = stage_in(whole, &row.symbol, row.object.as_deref(), row.space);
         let object = row.object.as_deref().map(|object| short(file_of(object), OBJECT_WIDTH));
         [
             number::count(row.count),

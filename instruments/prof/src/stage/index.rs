@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn every_pattern_and_what_is_beside_it_is_found_as_by_reading_the_whole_table() {
-        for table in [names::KERNEL, names::MODULES, names::PROGRAM] {
+        for table in [names::KERNEL, names::MODULES, names::PROGRAM, names::LIBRARY] {
             let index = Index::of(table);
             for pattern in table.iter().flat_map(|&(_, patterns)| patterns) {
                 let stem = pattern.trim_end_matches('*');

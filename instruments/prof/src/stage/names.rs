@@ -215,20 +215,31 @@ pub(super) const MODULES: &[Names] = &[
     ]),
 ];
 
-/// Names of programs: our own crates, and the buffer code of libraries.
+/// Names of programs: our own crates, and the TCP of smoltcp.
 #[rustfmt::skip]
 pub(super) const PROGRAM: &[Names] = &[
     (Stage::Driver, &["linerate_port::*", "linerate_ring::*"]),
     (Stage::Core, &["linerate_datapath::*", "linerate_wire::*"]),
+    (Stage::Tcp, &["linerate_smoltcp::*", "smoltcp::*"]),
     (Stage::Copy, &[
-        "linerate_wire::checksum::*", "memcpy*", "__memcpy*", "memmove*", "__memmove*", "memset*",
-        "__memset*",
+        "linerate_wire::checksum::*", "linerate_wire::partial::Check::sum",
+        "linerate_smoltcp::checksum::*", "smoltcp::wire::ip::checksum::*",
+        "smoltcp::wire::ipv4::Packet<T>::fill_checksum", "smoltcp::wire::ipv4::Packet<T>::verify_checksum",
+        "smoltcp::wire::tcp::Packet<T>::fill_checksum", "smoltcp::wire::tcp::Packet<T>::verify_checksum",
+        "smoltcp::wire::udp::Packet<T>::fill_checksum", "smoltcp::wire::udp::Packet<T>::verify_checksum",
     ]),
-    (Stage::Memory, &[
-        "linerate_skb::*", "malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free*",
-        "cfree*", "__libc_malloc*", "__libc_free*", "__rust_alloc", "__rust_dealloc",
-        "__rdl_alloc", "__rdl_dealloc",
-    ]),
+    (Stage::Memory, &["linerate_skb::*"]),
     (Stage::Syscall, &["linerate_sys::*"]),
     (Stage::Instrument, &["linerate_prof::*", "mcount", "__fentry__", "_mcount"]),
+];
+
+/// Names of libraries' functions that copy, allocate and free, which every program calls.
+#[rustfmt::skip]
+pub(super) const LIBRARY: &[Names] = &[
+    (Stage::Copy, &["memcpy*", "__memcpy*", "memmove*", "__memmove*", "memset*", "__memset*"]),
+    (Stage::Memory, &[
+        "malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free*", "cfree*",
+        "__libc_malloc*", "__libc_free*", "__rust_alloc", "__rust_dealloc", "__rdl_alloc",
+        "__rdl_dealloc",
+    ]),
 ];
