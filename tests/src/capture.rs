@@ -62,7 +62,7 @@ pub fn frame(first: u8, len: usize) -> Vec<u8> {
 /// Prefix of the names of our folders; a process id and a number follow.
 const FOLDER: &str = "linerate-tests-";
 
-/// Removes the folders of tests that were killed: nobody holds their locks. A process id would not
+/// Removes the folders of tests that were killed: their locks are free. A process id would not
 /// say so, because processes of another PID namespace can use the same folder for temporary files.
 fn remove_orphans() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
