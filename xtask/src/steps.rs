@@ -85,7 +85,7 @@ pub const STEPS: [Step; 14] = [
     },
     Step {
         name: "deny",
-        about: "licenses and sources of foreign packages (where cargo-deny is)",
+        about: "licenses, sources and advisories of foreign packages (where cargo-deny is)",
         act: deny,
     },
     Step { name: "clippy", about: "clippy on everything, warnings refused", act: clippy },
@@ -283,7 +283,20 @@ fn deny(root: &Path) -> Result<Done> {
     }
     let rules = ["deny", "--locked", "check", "bans", "licenses", "sources"];
     cargo::quiet(cargo::cargo(root).args(rules))?;
-    Ok(Done::default())
+    let mut command = cargo::cargo_within(root, "5m");
+    let output = command.args(["deny", "--locked", "check", "advisories"]).output()?;
+    advisories(output.status.success(), &String::from_utf8_lossy(&output.stderr))
+}
+
+/// Judges a check against the database of advisories by its result and by what cargo-deny `said`.
+/// Without the database, which not every machine reaches, the check is skipped.
+fn advisories(passed: bool, said: &str) -> Result<Done> {
+    let no_database = |line: &&str| line.contains("failed to fetch advisory database");
+    match said.lines().find(no_database) {
+        _ if passed => Ok(Done::default()),
+        Some(why) => Ok(Done::skipped(why.trim(), "run it where that can be reached")),
+        None => bail!("cargo deny check advisories:\n{said}"),
+    }
 }
 
 fn clippy(root: &Path) -> Result<Done> {
@@ -492,6 +505,16 @@ mod tests {
         let said = |script: &str| verify(Command::new("sh").args(["-c", script]));
         assert!(said("echo 'PASS: 7 packets'").is_ok());
         assert!(said("echo 'no PASS: 7'").is_err() && said("echo 'PASS: 7'; exit 1").is_err());
+    }
+
+    #[test]
+    fn an_advisory_fails_the_step_and_a_database_that_cannot_be_fetched_skips_it() {
+        let absent = "[ERROR] failed to fetch advisory database https://host/db: no route\n";
+        let skipped = advisories(false, absent).unwrap().skipped;
+        assert!(skipped[0].starts_with("skipped: [ERROR] failed to fetch"), "{skipped:?}");
+        assert!(advisories(false, "error[vulnerability]: x\nadvisories FAILED\n").is_err());
+        assert!(advisories(false, "").is_err());
+        assert!(advisories(true, "advisories ok\n").unwrap().skipped.is_empty());
     }
 
     #[test]
