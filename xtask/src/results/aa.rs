@@ -14,7 +14,7 @@ use super::word;
 use crate::cargo;
 use crate::steps::Done;
 
-const SCHEMA: &str = "linerate-aa/1";
+pub(super) const SCHEMA: &str = "linerate-aa/1";
 /// Default number of runs.
 const RUNS: usize = 100;
 /// The folder of the experiments.
