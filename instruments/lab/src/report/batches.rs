@@ -15,7 +15,8 @@ use crate::settings::Value;
 use crate::window::Window;
 
 /// The meaning of the columns.
-pub(super) const LEGEND: &str = "lost: in a device's ring, or dropped by the engine. receiver: received and dropped by a host's \
+pub(super) const LEGEND: &str = "lost: between the hosts, in a device's queue, in a ring or in the engine; with what was lost until all had \
+     arrived after the window. receiver: received and dropped by a host's \
      kernel. full: share of the transmit calls in which the device accepted no packet. 1 to 64+: share \
      of the calls in which the device took so many packets. Over all windows whose rates count; calls by \
      packets, whose costs count.";
@@ -23,6 +24,8 @@ pub(super) const LEGEND: &str = "lost: in a device's ring, or dropped by the eng
 /// Smallest number of packets in each printed range of transmit calls; the last range has no end.
 const RANGES: [u64; 6] = [1, 2, 4, 16, 32, 64];
 
+/// Figures of the losses of all parts of the path between the hosts.
+const LOST: [&str; 4] = ["inlet_lost", "core_lost", "driver_lost", "outlet_lost"];
 const NO_WINDOW: &str = "no undisturbed window has it";
 const NO_BATCHES: &str = "each packet is a write";
 
@@ -71,8 +74,14 @@ fn losses(windows: &[&Window]) -> [Cell; 3] {
         let value = sum(over).zip(sum(&[under])).map(|(over, under)| scale * over / under);
         value.filter(|value| value.is_finite())
     };
+    let on_the_way = share(1e6, &LOST, "packets");
     [
-        Cell::real(share(1e6, &["missed", "dropped"], "packets"), 0, NO_WINDOW),
+        // Without the kernel's counts of both hosts, only the ring and the engine tell.
+        Cell::real(
+            on_the_way.or_else(|| share(1e6, &["missed", "dropped"], "packets")),
+            0,
+            NO_WINDOW,
+        ),
         Cell::real(share(1e6, &["receiver_lost"], "packets"), 0, NO_WINDOW),
         Cell::real(share(100.0, &["tx_calls_full"], "tx_calls"), 1, NO_WINDOW),
     ]

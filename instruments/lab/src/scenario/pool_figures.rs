@@ -124,6 +124,12 @@ impl Reading {
         devices.map(|port| port.counts.rx_packets).sum()
     }
 
+    /// Returns the packets for which the devices' rings had no room.
+    pub fn missed(&self) -> u64 {
+        let devices = self.ports.iter().filter(|port| !port.flags.paired);
+        devices.map(|port| port.counts.rx_missed).sum()
+    }
+
     /// Returns the sizes of all calls that gave packets to a device.
     fn sizes(&self) -> BatchSizes {
         let mut sizes = BatchSizes::default();

@@ -74,8 +74,8 @@ const OUT_OF_ORDER: usize = 14;
 pub(super) struct Kernel {
     /// Values in the order of [`COUNTED`]; `None` if the kernel lacks the count.
     named: [Option<u64>; COUNTED.len()],
-    /// Packets given to the hosts' devices, accepted or not.
-    hosts_out: u64,
+    /// Packets given to the hosts' devices, accepted or not; and those that the devices refused.
+    hosts_out: [u64; 2],
     /// Packets received by the hosts' IP layers.
     hosts_in: u64,
     /// Errors and drops of the hosts' devices, in the order of [`DEVICE`].
@@ -84,8 +84,8 @@ pub(super) struct Kernel {
     devices: [u64; 2],
     /// Packets for which a CPU's input backlog had no room, over all namespaces.
     backlog: u64,
-    /// Packets that the engine received and sent.
-    engine: [u64; 2],
+    /// Packets that the engine received and sent, and those for which its rings had no room.
+    engine: [u64; 3],
     /// True if the kernel has both hosts; otherwise it does not know what the eastern one gets.
     both: bool,
 }
@@ -146,7 +146,8 @@ impl Kernel {
             tell(name, count as f64);
         }
         let less = |now: u64, then: u64| now as f64 - then as f64;
-        let [received, sent] = [0, 1].map(|i| less(self.engine[i], before.engine[i]));
+        let [received, sent, missed] = [0, 1, 2].map(|i| less(self.engine[i], before.engine[i]));
+        let [entered, full] = [0, 1].map(|i| less(self.hosts_out[i], before.hosts_out[i]));
         let [given, refused] = [0, 1].map(|i| less(self.devices[i], before.devices[i]));
         // The backlog counts all namespaces, so part of it may be from others: at most the packets
         // that the engine's devices refused are from this side.
@@ -157,7 +158,9 @@ impl Kernel {
         if !self.both {
             return;
         }
-        tell("inlet_lost", less(self.hosts_out, before.hosts_out) - received);
+        tell("inlet_lost", entered - received);
+        tell("inlet_refused", full);
+        tell("inlet_missed", missed);
         tell("core_lost", received - sent);
         tell("driver_lost", sent - given);
         tell("outlet_lost", given - backlog - less(self.hosts_in, before.hosts_in));
@@ -185,9 +188,9 @@ impl Counters {
 
     /// Reads the counts so far, including those of the engine.
     pub fn read(&mut self, engine: &Reading) -> Result<Kernel> {
-        let engine = [engine.received(), engine.sent().packets];
+        let engine = [engine.received(), engine.sent().packets, engine.missed()];
         let mut kernel = Kernel { engine, both: self.both, ..Kernel::default() };
-        let (mut hosts, mut taken) = (0, 0);
+        let mut taken = 0;
         for [snmp, netstat, dev] in &mut self.hosts {
             let text = format!("{}{}", text(snmp)?, text(netstat)?);
             for ((protocol, name, _), sum) in COUNTED.iter().zip(&mut kernel.named) {
@@ -198,11 +201,11 @@ impl Counters {
             kernel.hosts_in += field(&text, "Ip:", "InReceives")
                 .ok_or_else(|| unreadable(&io::Error::other("no InReceives in /proc/net/snmp")))?;
             let [sent, refused, received, errors @ ..] = devices(&self::text(dev)?);
-            hosts += sent + refused;
+            kernel.hosts_out[0] += sent + refused;
+            kernel.hosts_out[1] += refused;
             taken += received;
             kernel.hosts_rx.iter_mut().zip(errors).for_each(|(sum, n)| *sum += n);
         }
-        kernel.hosts_out = hosts;
         kernel.devices = match &mut self.devices {
             Some(dev) => {
                 let [sent, refused, ..] = devices(&text(dev)?);
@@ -302,7 +305,7 @@ mod tests {
         let pool = Pool::builder().frames(1024).build().unwrap();
         let kernel = counters.read(&Reading::of_pool(&pool)).unwrap();
         assert_eq!(kernel.hosts_rx, [11, 22, 33, 44]);
-        assert_eq!((kernel.hosts_out, kernel.hosts_in), (70 + 5 + 71, 100));
+        assert_eq!((kernel.hosts_out, kernel.hosts_in), ([70 + 5 + 71, 5], 100));
         assert_eq!((kernel.devices, kernel.backlog), ([86, 6], 10));
         let drops = kernel.drops_since(&Kernel { named: kernel.named, ..Kernel::default() });
         let told = "PFMemallocDrop 0, rx_errs 11, rx_drop 22, rx_fifo 33, rx_frame 44, refused by";
@@ -316,8 +319,8 @@ mod tests {
         (named[5], named[9]) = (Some(2), Some(99));
         let now = Kernel {
             named,
-            hosts_out: 100,
-            engine: [97, 92],
+            hosts_out: [100, 1],
+            engine: [97, 92, 2],
             devices: [90, 3],
             hosts_in: 86,
             // These are told, and are no part of the receiver's losses.
@@ -332,6 +335,7 @@ mod tests {
         let lost = ["inlet", "core", "driver", "outlet", "receiver"];
         let lost = lost.map(|part| told[&format!("{part}_lost")]);
         assert_eq!(lost, [3.0, 5.0, 2.0, 1.0, 3.0 + 2.0], "{told:?}");
+        assert_eq!(["inlet_refused", "inlet_missed"].map(|name| told[name]), [1.0, 2.0]);
         let device = ["rx_errs", "rx_drop", "rx_fifo", "rx_frame"];
         assert_eq!(device.map(|name| told[name]), [1.0, 20.0, 300.0, 4000.0]);
         assert!(device.iter().all(|name| RECEIVER.contains(name)), "{RECEIVER:?}");

@@ -159,7 +159,9 @@ const OWN: &[Figure] = figures! {
     "request_p99_ns" "ns" "The same, 99th percentile.";
     "request_p999_ns" "ns" "The same, 99.9th percentile.";
     "retransmits" "segments" "TCP segments that either host sent again.";
-    "inlet_lost" "packets" "Packets that hosts gave their devices and the engine did not get; this and the next four with what was under way when the window ended.";
+    "inlet_lost" "packets" "Packets that hosts gave their devices and the engine did not get; this and the next six with what was under way when the window ended.";
+    "inlet_refused" "packets" "Of these, those that the host's own device refused, because its queue was full.";
+    "inlet_missed" "packets" "Of these, those for which the ring that the engine reads had no room.";
     "core_lost" "packets" "Packets that the engine got and did not give a device.";
     "driver_lost" "packets" "Packets that a driver says it sent and no device was given.";
     "outlet_lost" "packets" "Packets that a device was given and the kernel of no host got, but for those in `backlog_drop`.";
