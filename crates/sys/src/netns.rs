@@ -148,8 +148,20 @@ impl Netns {
     /// # Errors
     /// `E-UNSUPPORTED` without that program, `E-SYSTEM` with what it says if it fails.
     pub fn ip(&self, args: &str) -> Result<String> {
-        let what = || format!("cannot run ip {args}");
-        let run = || Command::new("ip").args(args.split_whitespace()).output();
+        self.iproute2("ip", args)
+    }
+
+    /// Runs `tc` with `args` in the namespace, and returns its output.
+    ///
+    /// # Errors
+    /// Those of [`Netns::ip`].
+    pub fn tc(&self, args: &str) -> Result<String> {
+        self.iproute2("tc", args)
+    }
+
+    fn iproute2(&self, program: &str, args: &str) -> Result<String> {
+        let what = || format!("cannot run {program} {args}");
+        let run = || Command::new(program).args(args.split_whitespace()).output();
         let done = self.run(run)?.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 Error::new(Code::Unsupported, what(), NO_IP).fix("apt install iproute2")
@@ -169,7 +181,7 @@ impl Netns {
 }
 
 /// Returns true if `e` says that the kernel refuses a network namespace to this process, or that
-/// there is no program `ip`. Tests skip by it.
+/// there is no iproute2. Tests skip by it.
 #[doc(hidden)]
 #[must_use]
 pub fn is_refused(e: &Error) -> bool {
@@ -213,7 +225,7 @@ fn no_thread(e: &std::io::Error) -> Error {
 
 const WHAT: &str = "cannot have a network namespace";
 const UNSHARE: &str = "unshare";
-const NO_IP: &str = "there is no program `ip` (iproute2)";
+const NO_IP: &str = "there is no iproute2, the programs `ip` and `tc`";
 
 #[cfg(test)]
 mod tests {

@@ -40,9 +40,14 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.wmem_max", "4194304"),
     ("net.core.netdev_max_backlog", "120000"),
 ];
-/// The remark that a veth pair has no queues whose lengths are the post's.
-const QUEUES: &str = "n/a: its send and receive queues of 512 and 4096, which a veth pair does not have; `ring` \
-                      sets the length of an xdp port's rings";
+/// Length of the post's send queue, in front of the hosts' devices. Without one, packets for which a
+/// veth pair's own queue of 256 has no room are lost; with one the kernel, since 6.16, keeps them.
+///
+/// Source: drivers/net/veth.c, `veth_xmit` and `VETH_RING_SIZE`; post 002, "modprobe ib_ipoib send_queue_size=512".
+const SEND_QUEUE: u32 = 512;
+/// The remark that a veth pair has no receive queue whose length is the post's.
+const RECEIVE_QUEUE: &str = "n/a: its receive queue of 4096, which a veth pair does not have; `ring` sets the length \
+                             of an xdp port's rings";
 
 /// Two hosts and the links between them.
 #[derive(Debug)]
@@ -81,11 +86,29 @@ impl Hosts {
                 hosts.middle.ip(&format!("link set dev {end} up"))?;
             }
             hosts.set_up(config)?;
+            hosts.queue_packets(config);
             for (_, end, _) in hosts.ends(config) {
                 wait_for_carrier(&hosts.middle, &end)?;
             }
         }
         Ok(hosts)
+    }
+
+    /// Gives the hosts' devices the send queue of post 002, if requested, and records whether it has
+    /// one.
+    fn queue_packets(&mut self, config: &Config) {
+        if !config.tuned {
+            return;
+        }
+        let queued = |(host, _, adapter): (&Netns, String, usize)| {
+            host.ip(&format!("link set dev eth{adapter} txqueuelen {SEND_QUEUE}"))?;
+            host.tc(&format!("qdisc replace dev eth{adapter} root pfifo_fast"))
+        };
+        let done: Result<Vec<String>> = self.ends(config).into_iter().map(queued).collect();
+        self.tunings.push(match done {
+            Ok(_) => format!("send queue = {SEND_QUEUE} (pfifo_fast)"),
+            Err(e) => format!("send queue n/a: {}", e.why),
+        });
     }
 
     /// Applies the settings of post 002 to both hosts, and records which ones a namespace lacks.
@@ -98,7 +121,7 @@ impl Hosts {
                 Err(why) => format!("{name} n/a: {why}"),
             });
         }
-        self.tunings.push(QUEUES.into());
+        self.tunings.push(RECEIVE_QUEUE.into());
         Ok(())
     }
 

@@ -358,7 +358,8 @@ fn settings_of_post_002_are_applied_or_said_to_be_none_of_a_hosts_and_drops_are_
         "net.core.rmem_max ",
         "net.core.wmem_max ",
         "netdev_max_backlog n/a: it is the machine's",
-        "queues of 512 and 4096",
+        "send queue = 512 (pfifo_fast)",
+        "receive queue of 4096",
     ] {
         assert!(tuned.contains(told), "{tuned}");
     }
@@ -390,26 +391,23 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
         let gathered = [("moderation", "fixed:usecs=400")];
         settings(&[&many[..], &small, &gathered, more].concat())
     };
-    let has = |time: Duration, more: &[(&str, &str)], wanted: &dyn Fn(&Window) -> bool| {
-        let (_alone, mut bench) = open(&told(more))?;
-        // On a busy machine some senders have no CPU in a window.
-        let mut windows = (0..20).map(|_| bench.window(time).unwrap());
-        let found = windows.any(|window| wanted(&window));
-        drop(windows);
-        assert!(bench.finish().unwrap().ledger.balanced);
-        Some(found)
-    };
+    let long = 6 * WINDOW;
     let starved = |window: &Window| figure(window, "starved_connections");
     // Batches are forced if a call has several packets by the mean.
     let are_forced =
         |window: &Window| figure(window, "packets") >= 4.0 * figure(window, "tx_calls");
-    let go_on = |window: &Window| are_forced(window) && starved(window) == 0.0;
-    let Some(all_go_on) = has(WINDOW, &[], &go_on) else { return };
-    assert!(all_go_on, "some connection was starved, or no batch formed, in each of 20 windows");
+    let Some((alone, mut bench)) = open(&told(&[])) else { return };
+    let windows: Vec<Window> = (0..5).map(|_| bench.window(long).unwrap()).collect();
+    assert!(bench.finish().unwrap().ledger.balanced);
+    drop(alone);
+    assert!(windows.iter().all(are_forced), "{windows:?}");
+    // On a busy machine a sender may have no CPU for one of them.
+    let all_go_on = windows.iter().filter(|window| starved(window) == 0.0).count();
+    assert!(all_go_on >= 4, "{:?}", windows.iter().map(starved).collect::<Vec<_>>());
     // The queue has room for all that the senders may have under way, some 250 KB, and sends that
     // in a quarter of a second. So in a window of 0.9 s neither its length nor drops starve a
     // sender.
-    let (queue, long) = (("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=1000"), 6 * WINDOW);
+    let queue = ("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=1000");
     // The windows of five in which many starve.
     let starving = |more: &[(&str, &str)]| {
         let (_alone, mut bench) = open(&told(more)).expect("it opened before");
