@@ -6,7 +6,7 @@
 //!                                      └─► list: a cap's worth ─┘
 //! ```
 //!
-//! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the
+//! The list is post 002's `skb_blist`: there is none until a cap needs it, and it is freed with the
 //! queue. What the device has no room for stays where it is, in order, and goes first the next
 //! time. The device is never asked for its free slots: it takes what it has room for. If it takes
 //! nothing, others are added behind what it refused, up to the cap, because a driver may learn only
@@ -142,7 +142,7 @@ impl Egress {
     /// Returns the number of all waiting packets: for room in the device, or for their time in the
     /// discipline.
     pub fn waiting(&self) -> usize {
-        let held = self.qdisc.as_ref().map_or(0, |qdisc| qdisc.counts().held.packets);
+        let held = self.qdisc.as_ref().map_or(0, |qdisc| qdisc.counts().queued.packets);
         self.ready() + held
     }
 

@@ -134,7 +134,9 @@ fn shaped_port_sleeps_between_two_packets() {
     let worker = stats.workers()[0];
     assert!(worker.sleeps < 10_000 && worker.asleep_ns > 500_000_000, "{worker:?}");
     let qdisc = sink.qdisc.unwrap();
-    assert!(qdisc.dropped.packets > 1000 && qdisc.left.packets as u64 == sink.counts.tx_packets);
+    assert!(
+        qdisc.dropped.packets > 1000 && qdisc.dequeued.packets as u64 == sink.counts.tx_packets
+    );
 }
 
 #[test]
@@ -175,7 +177,7 @@ fn discipline_takes_what_a_full_port_would_refuse_and_the_pool_has_frames_for_it
     eventually(|| running.stats().ledger().created == 5000);
     let stopped = running.stop(Duration::ZERO);
     let (ledger, qdisc) = (&stopped.ledger, stopped.ports[1].qdisc.unwrap());
-    assert_eq!(qdisc.taken.packets, 5000, "{ledger}");
+    assert_eq!(qdisc.enqueued.packets, 5000, "{ledger}");
     assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0 && ledger.starved == 0, "{ledger}");
     assert_eq!(ledger.difference(), 0, "{ledger}");
 }
@@ -202,7 +204,7 @@ fn queue_that_is_full_of_packets_and_of_bytes_finds_frames_for_all_of_them() {
     let stopped = running.stop(Duration::ZERO);
     std::fs::remove_file(&path).unwrap();
     let (ledger, qdisc) = (&stopped.ledger, stopped.ports[1].qdisc.unwrap());
-    assert_eq!(qdisc.taken.packets, 6000, "{ledger}");
+    assert_eq!(qdisc.enqueued.packets, 6000, "{ledger}");
     assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0, "the queue was full: {ledger}");
     assert_eq!((ledger.starved, ledger.difference()), (0, 0), "{ledger}");
 }
@@ -307,6 +309,6 @@ fn shaped_stop_under_load_ends_soon_and_leaves_nothing() {
         let ledger = &stopped.ledger;
         assert!(ledger.is_drained(), "{text}: {ledger}");
         let qdisc = stopped.ports[1].qdisc.unwrap();
-        assert_eq!(qdisc.held.packets, 0, "{text}: {qdisc:?}");
+        assert_eq!(qdisc.queued.packets, 0, "{text}: {qdisc:?}");
     }
 }

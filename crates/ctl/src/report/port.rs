@@ -186,7 +186,7 @@ fn tx_calls(sizes: &BatchSizes) -> Vec<TxCalls> {
 
 impl From<&QdiscCounts> for QdiscReport {
     fn from(counts: &QdiscCounts) -> QdiscReport {
-        let all = [counts.taken, counts.left, counts.dropped, counts.held];
+        let all = [counts.enqueued, counts.dequeued, counts.dropped, counts.queued];
         let [taken, left, dropped, held] =
             all.map(|n| Passed { packets: n.packets as u64, bytes: n.bytes });
         QdiscReport { taken, left, dropped, held, marked: counts.marked }

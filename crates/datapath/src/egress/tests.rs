@@ -416,7 +416,7 @@ fn segments_of_a_superframe_in_front_of_a_rate_wait_and_are_counted_one_by_one()
     }
     assert_eq!((bench.calls(), bench.ledger().sent), (vec![1; 5], 5));
     let counts = bench.egress.qdisc_counts().unwrap();
-    assert_eq!((counts.taken.packets, counts.left.bytes), (5, 5 * 254));
+    assert_eq!((counts.enqueued.packets, counts.dequeued.bytes), (5, 5 * 254));
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn discipline_has_the_packets_that_a_full_device_leaves() {
     assert_eq!(bench.calls(), [0, 64, 36]);
     bench.xmit(ROOM);
     bench.check_order(500);
-    assert_eq!(bench.egress.qdisc_counts().unwrap().left.packets, 500);
+    assert_eq!(bench.egress.qdisc_counts().unwrap().dequeued.packets, 500);
 }
 
 #[test]

@@ -29,18 +29,18 @@ impl Account {
 
     /// Returns the number and bytes of the packets that the discipline holds.
     pub fn held(&self) -> Moved {
-        self.counts.held
+        self.counts.queued
     }
 
     /// Counts packets that were enqueued.
     pub fn take(&mut self, came: Moved) {
-        self.counts.taken += came;
-        self.counts.held += came;
+        self.counts.enqueued += came;
+        self.counts.queued += came;
     }
 
     /// Counts packets that leave for the port.
     pub fn leave(&mut self, went: Moved) {
-        self.counts.left += went;
+        self.counts.dequeued += went;
         self.release(went);
     }
 
@@ -89,7 +89,7 @@ impl Account {
     }
 
     fn release(&mut self, gone: Moved) {
-        self.counts.held.packets -= gone.packets;
-        self.counts.held.bytes -= gone.bytes;
+        self.counts.queued.packets -= gone.packets;
+        self.counts.queued.bytes -= gone.bytes;
     }
 }

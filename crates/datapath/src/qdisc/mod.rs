@@ -6,7 +6,7 @@
 //!
 //! Owner: the worker or program that has the port, one thread at a time. A discipline takes every
 //! packet that it is given, and drops by limits of its own: only a queue that is allowed to grow
-//! can be ordered, shaped or managed. Each drop has a reason, and `taken = left + dropped + held`
+//! can be ordered, shaped or managed. Each drop has a reason, and `enqueued = dequeued + dropped + queued`
 //! holds between any two calls. It allocates when it is made and never again; time comes in with
 //! each batch, and it reads no clock.
 //!
@@ -90,19 +90,19 @@ pub trait Qdisc: Send {
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 
-/// Counts of a discipline: `taken = left + dropped + held`. A superframe that is cut ([`Tbf`],
+/// Counts of a discipline: `enqueued = dequeued + dropped + queued`. A superframe that is cut ([`Tbf`],
 /// [`FlowTbf`]) counts as its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {
     /// Packets enqueued so far.
-    pub taken: Moved,
+    pub enqueued: Moved,
     /// Packets dequeued for the port so far.
-    pub left: Moved,
+    pub dequeued: Moved,
     /// Packets dropped, for any reason.
     pub dropped: Moved,
-    /// Packets held now.
-    pub held: Moved,
+    /// Packets that wait now.
+    pub queued: Moved,
     /// Packets marked with ECN as having experienced congestion, instead of being dropped.
     pub marked: u64,
     /// Flows evicted to make room for others.
@@ -111,10 +111,10 @@ pub struct QdiscCounts {
 
 impl std::ops::AddAssign for QdiscCounts {
     fn add_assign(&mut self, more: QdiscCounts) {
-        self.taken += more.taken;
-        self.left += more.left;
+        self.enqueued += more.enqueued;
+        self.dequeued += more.dequeued;
         self.dropped += more.dropped;
-        self.held += more.held;
+        self.queued += more.queued;
         self.marked += more.marked;
         self.evicted += more.evicted;
     }

@@ -225,7 +225,7 @@ impl<Q: Qdisc> Tbf<Q> {
 
     /// Returns true if no packet is held.
     fn is_empty(&self) -> bool {
-        self.ahead.is_empty() && self.inner.counts().held.packets == 0
+        self.ahead.is_empty() && self.inner.counts().queued.packets == 0
     }
 
     /// Notes the length of the longest packet that `inner` gets. While `inner` may have a whole
@@ -353,13 +353,13 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
 
     fn counts(&self) -> QdiscCounts {
         let mut counts = self.inner.counts();
-        counts.taken += self.too_long;
+        counts.enqueued += self.too_long;
         counts.dropped += self.too_long;
         counts.dropped += self.purged;
-        counts.held += self.waiting();
+        counts.queued += self.waiting();
         for gone in [self.waiting(), self.purged] {
-            counts.left.packets -= gone.packets;
-            counts.left.bytes -= gone.bytes;
+            counts.dequeued.packets -= gone.packets;
+            counts.dequeued.bytes -= gone.bytes;
         }
         counts
     }

@@ -116,14 +116,14 @@ impl<Q: Qdisc> Bench<Q> {
     /// Checks that no packet is lost or invented, in the counts and in the pool's ledger.
     fn check(&self) {
         let counts = self.qdisc.counts();
-        let mut sum = counts.left;
+        let mut sum = counts.dequeued;
         sum += counts.dropped;
-        sum += counts.held;
-        assert_eq!(counts.taken, sum);
+        sum += counts.queued;
+        assert_eq!(counts.enqueued, sum);
         let ledger = self.pool.ledger();
-        assert_eq!((ledger.in_flight, ledger.difference()), (counts.held.packets as u64, 0));
+        assert_eq!((ledger.in_flight, ledger.difference()), (counts.queued.packets as u64, 0));
         assert_eq!(ledger.dropped_total(), counts.dropped.packets as u64);
-        assert_eq!(self.qdisc.deadline().is_some(), counts.held.packets > 0);
+        assert_eq!(self.qdisc.deadline().is_some(), counts.queued.packets > 0);
     }
 }
 
@@ -225,7 +225,7 @@ proptest! {
         }
         bench.qdisc.purge(DropReason::STOPPED, &mut bench.mem);
         bench.check();
-        prop_assert_eq!(bench.qdisc.counts().held, Moved::default());
+        prop_assert_eq!(bench.qdisc.counts().queued, Moved::default());
     }
 
     /// The rate is not exceeded over any window, to the bit, and packets are sent as soon as it
@@ -335,7 +335,7 @@ fn fifo_drops_what_comes_when_it_is_full() {
     assert_eq!(bench.take_all(), [(1, 0, 60), (1, 1, 60), (1, 2, 60)]);
     let mut bench = Bench::new(Fifo::new(Limit::packets(100).and_bytes(150)));
     bench.put([(1, 60); 5]);
-    assert_eq!((bench.qdisc.counts().held.packets, bench.take_all().len()), (2, 2));
+    assert_eq!((bench.qdisc.counts().queued.packets, bench.take_all().len()), (2, 2));
     // A limit of bytes only.
     let all = Limit::packets(usize::MAX).and_bytes(150);
     let mut bench = Bench::new(codel(all, 5000));
@@ -376,7 +376,7 @@ fn fifo_without_room_for_a_byte_takes_packets_without_bytes_and_drops_others() {
     }
     bench.qdisc.enqueue(&mut batch, 4, bench.now(), &mut bench.mem);
     bench.check();
-    let held = bench.qdisc.counts().held;
+    let held = bench.qdisc.counts().queued;
     assert_eq!((held.packets, held.bytes, bench.dropped(DropReason::QUEUE_LIMIT)), (3, 60, 1));
 }
 
@@ -455,7 +455,7 @@ fn standing(
     let mut bench = Bench::new(FqCodel::new(config));
     let (mut left, mut next) = (Vec::new(), (0..flows).cycle());
     for _ in 0..ms {
-        let missing = packets - bench.qdisc.counts().held.packets;
+        let missing = packets - bench.qdisc.counts().queued.packets;
         bench.put(next.by_ref().take(missing).map(|flow| (flow, 1000)));
         bench.now_ns += 1_000_000;
         left.extend(bench.take(Moved { packets: 1, ..ALL }));

@@ -14,7 +14,7 @@ fn packet_in_memory_that_a_peer_can_write_is_marked_and_not_dropped() {
     // A standing queue of 50 packets, served at one packet a ms.
     for ms in 0..400 {
         let now = start + Duration::from_millis(ms);
-        let missing = 50 - qdisc.counts().held.packets;
+        let missing = 50 - qdisc.counts().queued.packets;
         for _ in 0..missing {
             assert!(batch.push(udp(&mut mem, 1, 200, 9, 1000)).is_ok());
         }

@@ -78,7 +78,7 @@ fn limits_of_zero_hold_a_packet_or_no_byte() {
             let mut bench = Bench::new(qdisc);
             for _ in 0..3 {
                 bench.put([(1, 60), (1, 60)]);
-                assert_eq!(bench.qdisc.counts().held.packets, held, "discipline {i}");
+                assert_eq!(bench.qdisc.counts().queued.packets, held, "discipline {i}");
                 assert_eq!(bench.take_all().len(), held, "discipline {i}");
                 bench.now_ns += DAYS;
             }
@@ -112,7 +112,7 @@ fn clock_that_jumps_loses_nothing_and_gives_no_more_than_a_burst() {
         while bench.wait() {
             bench.take_all();
         }
-        assert_eq!(bench.qdisc.counts().left.packets, 100);
+        assert_eq!(bench.qdisc.counts().dequeued.packets, 100);
     }
 }
 
@@ -126,7 +126,7 @@ fn packets_without_a_byte_are_within_every_limit_too() {
         assert!(batch.iter().all(Skb::is_empty));
         bench.qdisc.enqueue(&mut batch, 64, bench.now(), &mut bench.mem);
         bench.check();
-        let held = bench.qdisc.counts().held;
+        let held = bench.qdisc.counts().queued;
         assert!((1..=20).contains(&held.packets) && held.bytes == 0, "{which}: {held:?}");
         assert_eq!(bench.qdisc.counts().dropped.packets, 64 - held.packets);
         let mut out = Batch::with_capacity(64);

@@ -123,7 +123,7 @@ fn floods_of_long_packets_leave_bytes_for_another_source() {
     bench.put((1..=16).flat_map(|flow| [(flow, 1000); 4]));
     bench.put([(100, 500)]);
     // The last flood loses two packets, which would leave less room than the flood has taken.
-    assert_eq!(bench.qdisc.counts().held, Moved { packets: 63, bytes: 62_500 });
+    assert_eq!(bench.qdisc.counts().queued, Moved { packets: 63, bytes: 62_500 });
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 2);
     assert_eq!(bench.dropped(DropReason::QUEUE_LIMIT), 0);
 }
@@ -135,6 +135,6 @@ fn flow_alone_holds_half_of_the_bytes_for_all() {
     bench.put([(1, 500); 20]);
     // The tenth packet comes to 4500 bytes when 5000 are left with it; the next one to 5000 when
     // 4500 are left.
-    assert_eq!(bench.qdisc.counts().held, Moved { packets: 10, bytes: 5000 });
+    assert_eq!(bench.qdisc.counts().queued, Moved { packets: 10, bytes: 5000 });
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 10);
 }

@@ -125,7 +125,7 @@ fn packet_that_is_refused_alone_gets_the_next_one_behind_it() {
         assert!(batch.push(udp(&mut mem, 1, 2, 3, 100)).is_ok());
         assert_eq!(port.xmit(&mut batch, now), sent);
         // The second one waits behind the first, where the driver finds it next time.
-        assert_eq!(port.counts().held.packets, 0);
+        assert_eq!(port.counts().queued.packets, 0);
     }
     assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 1);
 }

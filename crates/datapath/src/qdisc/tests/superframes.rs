@@ -74,7 +74,7 @@ fn superframe_at_a_low_rate_leaves_as_segments_in_order_and_spaced_by_the_rate()
     put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
-    assert_eq!(bench.qdisc.counts().held, all);
+    assert_eq!(bench.qdisc.counts().queued, all);
     assert_eq!(bench.pool.ledger().consumed, 1, "the superframe");
     let gone = leave(&mut bench);
     let segments = [
@@ -85,7 +85,7 @@ fn superframe_at_a_low_rate_leaves_as_segments_in_order_and_spaced_by_the_rate()
         (1, 4000, 554, 2770),
     ];
     assert_eq!(gone, segments);
-    assert_eq!((bench.qdisc.counts().taken, bench.qdisc.counts().left), (all, all));
+    assert_eq!((bench.qdisc.counts().enqueued, bench.qdisc.counts().dequeued), (all, all));
     bench.check();
 }
 
@@ -100,7 +100,7 @@ fn superframe_that_takes_no_longer_than_a_millisecond_and_than_the_burst_stays_w
             let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(99))));
             put_superframe(&mut bench, 1, bytes - 54 * segments, 500);
             bench.check();
-            let held = bench.qdisc.counts().held.packets;
+            let held = bench.qdisc.counts().queued.packets;
             assert_eq!(held, packets, "{bytes} bytes at {bps} bit/s");
             assert_eq!(leave(&mut bench).len(), packets);
         }
@@ -139,14 +139,14 @@ fn superframe_stays_whole_and_is_counted_so_if_the_pool_has_too_few_frames() {
     put(&mut bench, skb);
     let counts = bench.qdisc.counts();
     let whole = Moved { packets: 1, bytes: 4554 };
-    assert_eq!((counts.taken, counts.held), (whole, whole));
+    assert_eq!((counts.enqueued, counts.queued), (whole, whole));
     let mut free = Batch::with_capacity(9);
     assert_eq!(bench.mem.alloc(&mut free, 9), 2, "the frames of the first segments are back");
     free.consume(&mut bench.mem);
     taken.consume(&mut bench.mem);
     bench.check();
     put_superframe(&mut bench, 1, 4500, 1000);
-    assert_eq!(bench.qdisc.counts().held.packets, 6);
+    assert_eq!(bench.qdisc.counts().queued.packets, 6);
     assert_eq!(lengths(&leave(&mut bench)), [4554, 1054, 1054, 1054, 1054, 554]);
     bench.check();
 }
@@ -166,7 +166,7 @@ fn limit_of_packets_counts_the_segments_of_a_superframe() {
     put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let counts = bench.qdisc.counts();
-    assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
+    assert_eq!((counts.enqueued.packets, counts.queued.packets), (5, 3));
     assert_eq!(bench.dropped(DropReason::QUEUE_LIMIT), 2);
     assert_eq!(bench.take_all().len(), 1);
     bench.qdisc.purge(DropReason::STOPPED, &mut bench.mem);
@@ -219,7 +219,7 @@ fn shaped_port_sends_a_superframe_as_segments() {
     let (mut batch, mut got) = (Batch::with_capacity(1), Batch::with_capacity(8));
     assert!(batch.push(superframe(&mut mem, 1, 4500, 1000)).is_ok());
     assert_eq!(port.xmit(&mut batch, now), 1);
-    assert_eq!((port.counts().held.packets, batch.len()), (4, 0));
+    assert_eq!((port.counts().queued.packets, batch.len()), (4, 0));
     let due = Duration::from_micros(108);
     assert_eq!(port.timeout(now), Some(due));
     assert_eq!((port.xmit(&mut batch, now + due), b.rx(&mut got)), (1, 2));
@@ -241,7 +241,7 @@ fn whole_superframe_counts_with_the_headers_of_all_its_segments() {
     let times = gone.iter().map(|(.., at_us)| *at_us).collect::<Vec<_>>();
     assert_eq!(times, [0, 400, 1400, 2400, 2480]);
     let bytes = 4 * 7856 + 1000;
-    assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
+    assert_eq!(bench.qdisc.counts().dequeued, Moved { packets: 5, bytes });
     bench.check();
 }
 
@@ -258,7 +258,7 @@ fn superframe_of_a_slow_flow_leaves_as_segments_in_order_and_spaced_by_the_rate(
     put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let all = Moved { packets: 5, bytes: 4500 + 5 * 54 };
-    assert_eq!((bench.qdisc.counts().held, bench.qdisc.flows()), (all, 1));
+    assert_eq!((bench.qdisc.counts().queued, bench.qdisc.flows()), (all, 1));
     assert_eq!(bench.pool.ledger().consumed, 1, "the superframe");
     let segments = [
         (1, 0, 1054, 0),
@@ -268,7 +268,7 @@ fn superframe_of_a_slow_flow_leaves_as_segments_in_order_and_spaced_by_the_rate(
         (1, 4000, 554, slot_us(2770)),
     ];
     assert_eq!(leave(&mut bench), segments);
-    assert_eq!((bench.qdisc.counts().taken, bench.qdisc.counts().left), (all, all));
+    assert_eq!((bench.qdisc.counts().enqueued, bench.qdisc.counts().dequeued), (all, all));
     bench.check();
 }
 
@@ -293,7 +293,7 @@ fn whole_superframe_of_a_flow_counts_with_the_headers_of_all_its_segments() {
     ];
     assert_eq!(sent, expected);
     let bytes = 4 * 7856 + 1000;
-    assert_eq!(bench.qdisc.counts().left, Moved { packets: 5, bytes });
+    assert_eq!(bench.qdisc.counts().dequeued, Moved { packets: 5, bytes });
     bench.check();
 }
 
@@ -321,7 +321,7 @@ fn limit_of_a_flow_counts_the_segments_of_a_superframe() {
     put_superframe(&mut bench, 1, 4500, 1000);
     bench.check();
     let counts = bench.qdisc.counts();
-    assert_eq!((counts.taken.packets, counts.held.packets), (5, 3));
+    assert_eq!((counts.enqueued.packets, counts.queued.packets), (5, 3));
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 2);
     assert_eq!(lengths(&leave(&mut bench)), [1054; 3]);
 }
@@ -356,7 +356,7 @@ fn superframe_in_front_of_a_full_discipline_is_not_cut() {
         }
         bench.check();
         let counts = bench.qdisc.counts();
-        assert_eq!((counts.taken.packets, counts.held.packets), (5 + 1, 3));
+        assert_eq!((counts.enqueued.packets, counts.queued.packets), (5 + 1, 3));
         assert_eq!(bench.pool.ledger().consumed, 1, "only the first one is cut");
         assert_eq!(bench.dropped(DropReason::QUEUE_LIMIT), 2 + 1);
         assert_eq!(lengths(&leave(&mut bench)), [1054; 3]);
@@ -372,7 +372,7 @@ fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
     }
     bench.check();
     let counts = bench.qdisc.counts();
-    assert_eq!((counts.taken.packets, counts.held.packets), (5 + 1, 3));
+    assert_eq!((counts.enqueued.packets, counts.queued.packets), (5 + 1, 3));
     assert_eq!((bench.pool.ledger().consumed, bench.dropped(DropReason::FLOW_LIMIT)), (1, 2 + 1));
     assert_eq!(lengths(&leave(&mut bench)), [1054; 3]);
 }
