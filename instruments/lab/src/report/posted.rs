@@ -7,7 +7,6 @@
 //! groups by processes and by TCP's delay. Post 003 has a row for each function, with and without
 //! affinity, and neither throughput nor CPU time, which stand beside.
 
-use linerate_prof::diff::Diff;
 use linerate_prof::print::{Chains, Ranked};
 use linerate_seeds::{BatchRow, in_the_layout_of_001, in_the_layout_of_002};
 use linerate_show::table::{Cell, Table};
@@ -172,8 +171,9 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
         }
     }
     let title = format!("{}, {}", short(cell), short(&a.event.name));
-    // Compare counts without dividing by packets, as the post does; packets have their own column.
-    let text = Ranked::new(&Diff::between(a, b)).top(Some(FUNCTIONS_MAX)).to_string();
+    // Both sides are sampled for the same time, in which the CPUs are busy: only for each packet do
+    // their totals differ. The post's sides had equal throughput.
+    let text = Ranked::new(diff).top(Some(FUNCTIONS_MAX)).to_string();
     let chains = Chains::between(a, b, diff).map(|chains| chains.bare(true).to_string());
     let (sides, chains) = (["without", "with"], chains.unwrap_or_default());
     Posted { sides, title, text, beside: vec![beside], legend: "", chains }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use linerate_show::number::figure;
+use linerate_show::number::count;
 use linerate_show::table::{Cell, Column, Table};
 use linerate_show::words::wrapped;
 
@@ -33,8 +33,10 @@ const FIGURES: [&str; 8] = [
     LATE_AFTER,
 ];
 
-/// The kernel counts of receivers, listed if they are not 0.
-const RECEIVERS: [&str; 22] = [
+/// Counts of the queues in front of the engine and of the receivers, listed if they are not 0.
+const RECEIVERS: [&str; 24] = [
+    "inlet_refused",
+    "inlet_missed",
     "missed",
     "rx_errs",
     "rx_drop",
@@ -70,11 +72,12 @@ impl Triage {
                 words.push(finding.cause.as_str());
             }
         }
-        match (words.as_slice(), self.verdict.untold.is_empty()) {
-            ([], true) => "cause: none".into(),
-            ([], false) => "cause: cannot be told".into(),
-            ([one], _) => format!("cause: {one}"),
-            (words, _) => format!("causes: {}", words.join(", ")),
+        let open = if self.verdict.untold.is_empty() { "" } else { ", and what is open below" };
+        match (words.as_slice(), open) {
+            ([], "") => "cause: none".into(),
+            ([], _) => "cause: cannot be told".into(),
+            ([one], _) => format!("cause: {one}{open}"),
+            (words, _) => format!("causes: {}{open}", words.join(", ")),
         }
     }
 }
@@ -92,9 +95,9 @@ impl fmt::Display for Triage {
             ];
             let also = also.iter().filter_map(|(who, n)| Some((who, (*n)?.max(0.0))));
             let also: String =
-                also.map(|(who, n)| format!(", {who} {}", figure(n.round()))).collect();
+                also.map(|(who, n)| format!(", {who} {}", count(n.round() as u64))).collect();
             let (cause, why) = (finding.cause.as_str(), &finding.why);
-            let n = figure(finding.per_million.round());
+            let n = count(finding.per_million.round() as u64);
             let text = format!("{cause}: {why} Of a million with batches {n}{also}.");
             f.write_str("\n")?;
             f.write_str(&wrapped(&text, "", "  "))?;

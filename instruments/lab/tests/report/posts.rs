@@ -4,7 +4,7 @@ use linerate_lab::record::{Effect, PairRecord, Run, Status, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
-use crate::fixture::{batch, coalesce, coalesce_bus, stages};
+use crate::fixture::{batch, coalesce, coalesce_bus, pool, stages};
 
 /// Returns a pair whose windows have these figures on the sides.
 fn pair(a: &[(&str, f64)], b: &[(&str, f64)], packets: u64) -> PairRecord {
@@ -310,4 +310,18 @@ fn flushing_reads_of_a_side_that_missed_its_load_have_no_share() {
     let achieved = Effect { a: 83.0, b: 99.0, ..cpu };
     run.cells[1].metrics.insert("achieved_pct".into(), achieved);
     assert_eq!(share(&run), 1);
+}
+
+#[test]
+fn functions_of_post_003_are_compared_by_packet_because_both_sides_are_sampled_for_equal_times() {
+    let mut run = pool();
+    run.experiment.seed_post = "003".into();
+    let rows = run.profiles[0].rows.clone();
+    for profile in &mut run.profiles {
+        (profile.rows, profile.cutoff) = (rows.clone(), 0);
+        profile.packets = if profile.side == "a" { 1_000_000 } else { 2_000_000 };
+    }
+    let told = text(&run);
+    let total = told.lines().find(|line| line.trim_start().starts_with("total without idle"));
+    assert!(total.is_some_and(|line| line.trim_end().ends_with(" 50.0")), "{told}");
 }
