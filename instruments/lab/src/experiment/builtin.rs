@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each built-in experiment.
-pub static BUILTIN: [(&str, &str); 23] = ours![
+pub static BUILTIN: [(&str, &str); 24] = ours![
     "batch",
     "batch-fault",
     "batch-bus",
@@ -48,7 +48,8 @@ pub static BUILTIN: [(&str, &str); 23] = ours![
     "memif-peers",
     "noise",
     "noise-host",
-    "versions"
+    "versions",
+    "scale",
 ];
 
 /// Returns a built-in experiment by its name.
