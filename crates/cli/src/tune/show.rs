@@ -38,6 +38,10 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
                     View::Statistics => {
                         text += &format!("Statistics of {name}:\n");
                         counts("", &port["statistics"], &mut text);
+                        let lines = port["statistics"]["moderation"].as_array();
+                        for line in lines.into_iter().flatten() {
+                            text += &format!("  moderation: {}\n", word(line));
+                        }
                     }
                     View::Settings(letter) => settings(name, port, *letter, &mut text),
                     View::Set | View::Keep => {}
@@ -193,10 +197,16 @@ mod tests {
             "the last revert failed: cannot pin worker 0",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
-        let drops = serde_json::json!({"ports": {"west": {"statistics": {"missed": 3}}}, "dropped": {"too_long": 2}});
+        let statistics = serde_json::json!({"missed": 3, "moderation": ["8.2 packets an irq"]});
+        let drops = serde_json::json!({"ports": {"west": {"statistics": statistics}}, "dropped": {"too_long": 2}});
         let text = table(&View::Statistics, &drops);
-        let lines =
-            ["Statistics of west:", "  missed: 3", "Dropped by all ports:", "  too_long: 2"];
+        let lines = [
+            "Statistics of west:",
+            "  missed: 3",
+            "  moderation: 8.2 packets an irq",
+            "Dropped by all ports:",
+            "  too_long: 2",
+        ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         let done = serde_json::json!({"set": [{"name": "tx_batch", "before": ["64", "64"],
             "asked": "1", "applied": "1", "note": "n/a", "packets": 7, "took_us": 31.4}],
