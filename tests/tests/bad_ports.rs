@@ -160,6 +160,31 @@ fn an_interface_that_is_deleted_ends_the_run_with_a_whole_ledger() {
     assert!(error["what"].as_str().is_some_and(|what| what.contains("w0")), "{error}");
 }
 
+/// Returns the second number of a line of `ip -s link`, the packets.
+fn packets(line: &str) -> u64 {
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn interface_that_is_deleted_under_load_leaves_a_whole_ledger_of_what_waited_for_it() {
+    let hosts = or_skip!(Hosts::new());
+    for port in ["packet:e0,tx_batch=2", "xdp:w0,all,tx_batch=2,shape=20Mbit,qdisc=fq_codel"] {
+        let forward = Forward::start(&hosts.middle, &["gen:,rate=200kpps,size=1000", port]);
+        let interface = if port.starts_with("packet") { "e0" } else { "w0" };
+        // The third line, behind its names, has the packets sent.
+        let show = format!("-s -o link show dev {interface}");
+        let sent = || hosts.middle.ip(&show).rsplit('\\').next().map_or(0, packets);
+        until_true("packets", SOON, || sent() > 1000);
+        hosts.middle.ip(&format!("link delete dev {interface}"));
+        let done = forward.0.finish(SOON);
+        assert_eq!(done.code(), 1, "{done:?}");
+        assert!(!done.stderr.contains("panicked"), "{done:?}");
+        let report = Report::of(&done);
+        report.assert_whole();
+        assert_eq!(report.0["error"]["code"], "E-NODEV", "{port}: {report:?}");
+    }
+}
+
 #[test]
 fn a_tap_that_is_deleted_ends_the_run_with_a_whole_ledger() {
     let hosts = or_skip!(Hosts::new());

@@ -87,11 +87,12 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     let times = || came() / (read()[0] - before[0]).max(1);
     until_true("ten times the load", LONG, || read()[0] > before[0] + 500 && times() > 10);
     let probes = send(&hosts.east, &format!("rate=2kpps,size=60,count={SERVED}"));
-    let mut meanwhile: Vec<u64> = Vec::new();
+    let (mut meanwhile, mut took): (Vec<u64>, Vec<Duration>) = Default::default();
     for i in 0..ORDERS {
         let mode = if i % 2 == 0 { Moderation::Napi } else { Moderation::default() };
         let answer = control.set_moderation("flood", None, mode).unwrap().wait(LONG).unwrap();
         meanwhile.push(answer.packets);
+        took.push(answer.took);
         std::thread::sleep(Duration::from_millis(1));
     }
     until_true("the second wire", LONG, || stats.ports()[3].counts.tx_packets >= SERVED);
@@ -101,8 +102,10 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     );
 
     meanwhile.sort_unstable();
-    println!("packets between an order and its answer: {meanwhile:?}");
+    took.sort_unstable();
+    println!("packets between an order and its answer: {meanwhile:?}, in {took:?}");
     assert!(meanwhile[ORDERS / 2] <= 2 * BUDGET as u64, "{meanwhile:?}");
+    assert!(took[ORDERS / 2] <= Duration::from_millis(10), "{took:?}");
     let _ = (sender.stop(LONG), probes.stop(LONG));
     let stopped = worker.stop(LONG);
     stopped.check().unwrap();

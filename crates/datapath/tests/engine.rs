@@ -194,6 +194,38 @@ fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
     assert!(stopped.ledger.is_drained(), "{stopped}");
 }
 
+/// Passes packets on in `.0` more turns, then panics.
+struct PanicsAfter(u32);
+
+impl Stage for PanicsAfter {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {
+        self.0 = self.0.checked_sub(1).expect("a stage's own fault");
+    }
+}
+
+#[test]
+fn panic_leaks_nothing_of_what_waits_on_a_list_or_in_a_discipline() {
+    // A ring that nobody reads refuses packets of a list of two; the rate of the other port lets
+    // few packets leave the discipline.
+    for to in ["ring:unread,len=64,tx_batch=2", "sink:,tx_batch=2,shape=1Mbit,qdisc=fq_codel"] {
+        let engine = wired("gen:,rate=100kpps", to).port("unread", "ring:unread,len=64");
+        let engine = match to.starts_with("ring:") {
+            true => engine.keep("unread"),
+            false => wired("gen:,rate=100kpps", to),
+        };
+        let mut engine = engine.stage(|_| PanicsAfter(40)).build().unwrap();
+        let _unread = engine.take("unread");
+        let running = engine.start().unwrap();
+        let failed = running.wait(LONG).unwrap_err();
+        assert!(failed.why.contains("a stage's own fault"), "{to}: {failed}");
+        let stopped = running.stop(Duration::ZERO);
+        let out = &stopped.ports[1];
+        let waited = stopped.ledger.dropped(DropReason::STOPPED);
+        assert!(out.counts.tx_packets > 0 && waited > 0, "{to}: {stopped}");
+        assert!(stopped.ledger.is_drained() || to.starts_with("ring:"), "{to}: {stopped}");
+    }
+}
+
 #[test]
 fn a_port_that_fails_is_an_error_of_the_wait_and_of_the_stopped_engine() {
     let path = std::env::temp_dir().join(format!("cut-off-{}.pcap", std::process::id()));

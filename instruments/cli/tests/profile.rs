@@ -118,10 +118,17 @@ fn a_command_is_recorded_saved_listed_and_compared() {
 fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_kernel_s_text() {
     let scratch = Scratch::new();
     let (file, data) = (scratch.word("machine.json"), scratch.word("data"));
-    let dd = format!("dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null; sleep 1");
+    let linerate = Path::new(env!("CARGO_BIN_EXE_linerate-lab")).with_file_name("linerate");
+    let path = match linerate.is_file() {
+        true => format!("{} forward null: null: --for 1s --quiet & ", linerate.display()),
+        false => String::new(),
+    };
+    let dd = format!(
+        "{path}dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null; sleep 1; wait"
+    );
     let words = format!("--all-cpus --rate 250 -o {file}");
     let Some(ended) = record(&words, &["sh", "-c", &dd]) else { return };
-    for part in ["run: the whole machine, beside sh -c dd", "\nbus: memory "] {
+    for part in ["run: the whole machine, beside sh -c ", "\nbus: memory "] {
         assert!(ended.exit == Some(0) && ended.out.contains(part), "{part}: {ended:?}");
     }
     let document: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -138,6 +145,9 @@ fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_k
     let copies = |row: &&str| row.contains(",user,copy,") || row.contains(",user,memory,");
     let foreign = rows.lines().filter(copies).find(|row| !row.contains("::"));
     assert_eq!(foreign, None, "a library's function can be any program's");
+    // The packet path is told beside the disk's load.
+    let is_of_path = |row: &str| row.contains("linerate_") && !row.contains(",user,user,");
+    assert!(path.is_empty() || rows.lines().any(is_of_path), "{rows}");
     let listing = run(&format!("profile list {file} --form readprofile")).out;
     let load = listing.lines().next().unwrap().strip_prefix(&format!("{samples} total "));
     assert!(load.is_some_and(|load| load.parse::<f64>().is_ok_and(|load| load > 0.0)), "{listing}");
