@@ -46,7 +46,8 @@ pub use linerate_port::{
     DriverCounts, DriverFlags, DriverHelp, Error, Gathers, Goal, Health, HealthKind, Kind,
     Moderated, Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace,
     Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result,
-    Spec, TxOffload, Verified, Views, Waker, Want, memif, pcap, units, wait_any, wrap, xdp,
+    Spec, TxOffload, Verified, Views, ViewsMut, Waker, Want, memif, pcap, units, wait_any, wrap,
+    xdp,
 };
 pub use linerate_skb::{
     Batch, BatchIter, BatchIterMut, CoreKind, CoreStats, Data, Drain, DropReason, Dwell,
@@ -93,7 +94,7 @@ pub mod knob {
 pub mod prelude {
     pub use crate::{
         Batch, DropReason, Engine, Health, Ledger, Local, Offload, Pacer, Pool, Port, PortId,
-        Queue, Reshape, Shared, Skb, Stage, StageContext, Turn, Unique, Verdict, Views, Want,
-        wait_any, wire,
+        Queue, Reshape, Shared, Skb, Stage, StageContext, Turn, Unique, Verdict, Views, ViewsMut,
+        Want, wait_any, wire,
     };
 }

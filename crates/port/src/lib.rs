@@ -2,9 +2,9 @@
 //!
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
-//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`]: what a queue does
-//! is calls, what it is are [`Caps`]. Everything that applications see is made from those here,
-//! once.
+//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`], whose calls are a
+//! queue's operations and whose [`Caps`] are its properties. Everything that applications see is
+//! made from those here, once.
 //!
 //! ```text
 //!  Port ─┬─ Queue ── DriverQueue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch
@@ -67,7 +67,7 @@ pub use registry::{Registry, parse, plan};
 pub use reshape::Reshape;
 pub use spec::{Options, Spec, nearest};
 pub use stats::{Counters, DriverCounts, Pace, QueueCounts, QueueStats, Registers, Verified};
-pub use view::Views;
+pub use view::{Views, ViewsMut};
 pub use waker::Waker;
 
 pub use linerate_skb::{Code, Error, Kind, Result};

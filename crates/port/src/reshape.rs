@@ -18,7 +18,7 @@ use linerate_wire::{
 use crate::host::headers::{self, UDP_CHECK};
 use crate::host::offload::{self, TAG_AT};
 use crate::segment::Cutter;
-use crate::view::{Views, head_mut, private};
+use crate::view::{Views, ViewsMut, head_mut, private};
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
 const LONGEST_BYTES: usize = 14 + u16::MAX as usize;

@@ -12,11 +12,11 @@ use linerate_wire::{
 
 use crate::host::offload;
 
-/// Typed views of a packet's headers.
+/// Typed views of a packet's headers, for reading; [`ViewsMut`] writes.
 ///
-/// They see the bytes of the packet's first frame, which must hold all headers: of a chain,
-/// `payload()` is what that frame has of it, and `behind()` is what follows in the others. All
-/// bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
+/// A shared packet has them, too. They see the bytes of the packet's first frame, which must hold
+/// all headers: of a chain, `payload()` is what that frame has of it, and `behind()` is what follows
+/// in the others. All bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
 ///
 /// Errors are [`DropReason::UNWANTED`] for a packet of another kind, which is also each fragment of
 /// a datagram and a frame with more than two VLAN tags; [`DropReason::MALFORMED`] for one whose
@@ -29,33 +29,18 @@ use crate::host::offload;
 /// From a host's own interfaces (veth, tap) packets come whose checksum is left to a device, as
 /// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one
 /// of it, and what is changed or filled stays for the device to complete. Call
-/// [`Views::complete_checksum`] before you read or write a checksum without a view.
+/// [`ViewsMut::complete_checksum`] before you read or write a checksum without a view.
 pub trait Views {
     /// Returns the Ethernet header.
     ///
     /// # Errors
     /// See the trait.
     fn eth(&self) -> Result<EthRef<'_>, DropReason>;
-    /// Returns the Ethernet header, for writing.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason>;
     /// Returns the ARP packet.
     ///
     /// # Errors
     /// See the trait.
     fn arp(&self) -> Result<&ArpPacket, DropReason>;
-    /// Returns the ARP packet, for writing: `skb.arp_mut()?.reply(mac)`.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason>;
-    /// Returns the neighbour solicitation of IPv6, for answering: `skb.nd_mut()?.reply(mac)`.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason>;
     /// Returns the IP packet, of either version.
     ///
     /// # Errors
@@ -66,67 +51,88 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason>;
-    /// Returns the IPv4 packet, for writing; its checksum is kept correct.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason>;
     /// Returns the IPv6 packet.
     ///
     /// # Errors
     /// See the trait.
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason>;
-    /// Returns the IPv6 packet, for writing.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason>;
     /// Returns the UDP datagram.
     ///
     /// # Errors
     /// See the trait.
     fn udp(&self) -> Result<UdpRef<'_>, DropReason>;
-    /// Returns the UDP datagram, for writing; its checksum is kept correct.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason>;
     /// Returns the TCP segment.
     ///
     /// # Errors
     /// See the trait.
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason>;
-    /// Returns the TCP segment, for writing; its checksum is kept correct.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
     /// Returns the UDP datagram or TCP segment.
     ///
     /// # Errors
     /// See the trait.
     fn transport(&self) -> Result<TransportRef<'_>, DropReason>;
-    /// Returns the UDP datagram or TCP segment, for writing; its checksum is kept correct.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason>;
     /// Returns the ICMP or ICMPv6 message.
     ///
     /// # Errors
     /// See the trait.
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason>;
-    /// Returns the ICMP or ICMPv6 message, for writing; its checksum is kept correct.
-    ///
-    /// # Errors
-    /// See the trait.
-    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason>;
     /// Returns a hash of the packet's flow, equal in both directions: [`Head::flow_hash`]. Returns
     /// 0 if a peer can write the packet's memory.
     fn flow_hash(&self) -> u32;
     /// Returns the RSS hash that a device computes for the packet: [`Head::rss_hash`]. Returns 0 if
     /// a peer can write the packet's memory.
     fn rss_hash(&self, toeplitz: &Toeplitz) -> u32;
+}
+
+/// Typed views of a packet's headers, for writing.
+///
+/// See [`Views`] for what they see, and for their errors.
+pub trait ViewsMut: Views {
+    /// Returns the Ethernet header, for writing.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason>;
+    /// Returns the ARP packet, for writing: `skb.arp_mut()?.reply(mac)`.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason>;
+    /// Returns the neighbour solicitation of IPv6, for answering: `skb.nd_mut()?.reply(mac)`.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason>;
+    /// Returns the IPv4 packet, for writing; its checksum is kept correct.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason>;
+    /// Returns the IPv6 packet, for writing.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason>;
+    /// Returns the UDP datagram, for writing; its checksum is kept correct.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason>;
+    /// Returns the TCP segment, for writing; its checksum is kept correct.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
+    /// Returns the UDP datagram or TCP segment, for writing; its checksum is kept correct.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason>;
+    /// Returns the ICMP or ICMPv6 message, for writing; its checksum is kept correct.
+    ///
+    /// # Errors
+    /// See [`Views`].
+    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason>;
     /// Completes the checksum that is left to a device, if there is one: for any protocol, at any
     /// depth of headers, over all frames, in private or exported memory.
     ///
@@ -140,7 +146,7 @@ pub trait Views {
 }
 
 /// Returns the head of the packet: its first frame, and the number of bytes in the frames after it.
-fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
+fn head<S>(skb: &Skb<S>) -> Result<Head<'_>, DropReason> {
     private(skb)?;
     let bytes = skb.data();
     Ok(Head::new(bytes, skb.len() - bytes.len()).with_partial(partial(skb)))
@@ -161,39 +167,27 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
 }
 
 /// Returns the checksum that the packet leaves to a device, if there is one.
-fn partial(skb: &Skb) -> Option<Partial> {
+fn partial<S>(skb: &Skb<S>) -> Option<Partial> {
     let Offload { csum_start, csum_offset, .. } = skb.offload();
     let partial = Partial { start: csum_start.into(), offset: csum_offset.into() };
     skb.offload().needs_checksum().then_some(partial)
 }
 
 /// Refuses memory that a peer can write.
-pub(crate) fn private(skb: &Skb) -> Result<(), DropReason> {
+pub(crate) fn private<S>(skb: &Skb<S>) -> Result<(), DropReason> {
     match skb.trust() {
         Trust::Private => Ok(()),
         Trust::Exported => Err(DropReason::UNSUPPORTED),
     }
 }
 
-impl Views for Skb {
+impl<S> Views for Skb<S> {
     fn eth(&self) -> Result<EthRef<'_>, DropReason> {
         Ok(head(self)?.eth()?)
     }
 
-    fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason> {
-        Ok(head_mut(self)?.eth()?)
-    }
-
     fn arp(&self) -> Result<&ArpPacket, DropReason> {
         Ok(head(self)?.arp()?)
-    }
-
-    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason> {
-        Ok(head_mut(self)?.arp()?)
-    }
-
-    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason> {
-        Ok(head_mut(self)?.nd()?)
     }
 
     fn ip(&self) -> Result<IpRef<'_>, DropReason> {
@@ -204,48 +198,24 @@ impl Views for Skb {
         Ok(head(self)?.ipv4()?)
     }
 
-    fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
-        Ok(head_mut(self)?.ipv4()?)
-    }
-
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason> {
         Ok(head(self)?.ipv6()?)
-    }
-
-    fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason> {
-        Ok(head_mut(self)?.ipv6()?)
     }
 
     fn udp(&self) -> Result<UdpRef<'_>, DropReason> {
         Ok(head(self)?.udp()?)
     }
 
-    fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason> {
-        Ok(head_mut(self)?.udp()?)
-    }
-
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason> {
         Ok(head(self)?.tcp()?)
-    }
-
-    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason> {
-        Ok(head_mut(self)?.tcp()?)
     }
 
     fn transport(&self) -> Result<TransportRef<'_>, DropReason> {
         Ok(head(self)?.transport()?)
     }
 
-    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason> {
-        Ok(head_mut(self)?.transport()?)
-    }
-
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason> {
         Ok(head(self)?.icmp()?)
-    }
-
-    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason> {
-        Ok(head_mut(self)?.icmp()?)
     }
 
     fn flow_hash(&self) -> u32 {
@@ -254,6 +224,44 @@ impl Views for Skb {
 
     fn rss_hash(&self, toeplitz: &Toeplitz) -> u32 {
         head(self).map_or(0, |head| head.rss_hash(toeplitz))
+    }
+}
+
+impl ViewsMut for Skb {
+    fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason> {
+        Ok(head_mut(self)?.eth()?)
+    }
+
+    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.arp()?)
+    }
+
+    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason> {
+        Ok(head_mut(self)?.nd()?)
+    }
+
+    fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
+        Ok(head_mut(self)?.ipv4()?)
+    }
+
+    fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason> {
+        Ok(head_mut(self)?.ipv6()?)
+    }
+
+    fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.udp()?)
+    }
+
+    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.tcp()?)
+    }
+
+    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason> {
+        Ok(head_mut(self)?.transport()?)
+    }
+
+    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.icmp()?)
     }
 
     fn complete_checksum(&mut self) -> Result<(), DropReason> {
@@ -306,6 +314,15 @@ mod tests {
         assert!(view.behind() > 0 && skb.ipv4().unwrap().checksum_ok());
         assert_eq!(skb.ip().unwrap().dst(), whole.ip().dst());
         assert_eq!(skb.eth().unwrap().dst(), Mac([2, 0, 0, 0, 0, 2]));
+    }
+
+    #[test]
+    fn shared_packet_is_read_by_the_same_views() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&datagram(8)).unwrap();
+        let (hash, shared) = (skb.flow_hash(), skb.share());
+        assert_eq!(shared.udp().unwrap().dst_port(), 2000);
+        assert_eq!((shared.flow_hash(), shared.tcp().is_err()), (hash, true));
     }
 
     #[test]

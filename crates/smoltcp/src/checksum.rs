@@ -1,7 +1,7 @@
 //! The checksums of TCP and UDP, which smoltcp leaves to the device.
 
 use linerate::wire::{self, Malformed};
-use linerate::{Offload, Skb, Views};
+use linerate::{Offload, Skb, ViewsMut};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -1,7 +1,7 @@
 //! Packets as a host's own interfaces deliver them: with partial checksums, and superframes that a
 //! device must cut.
 
-use linerate_port::Views;
+use linerate_port::ViewsMut;
 use linerate_skb::{DropReason, Offload, Skb};
 use linerate_wire::{HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp};
 
@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::testing::run_frames;
     use crate::{Stage, Turn};
+    use linerate_port::Views;
     use linerate_port::pcap::Frame;
     use linerate_skb::Batch;
 

@@ -6,7 +6,7 @@ use linerate_wire::{Mac, ip, udp};
 
 use super::*;
 use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
-use crate::{Views, segment};
+use crate::{Views, ViewsMut, segment};
 
 const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 

@@ -19,7 +19,7 @@ use super::tests::Device;
 use crate::caps::Caps;
 use crate::host::headers::IpHeader;
 use crate::host::testing::{LONG, VXLAN, bytes, in_netns, ip, queue, wait_running};
-use crate::{Views, Want};
+use crate::{Views, ViewsMut, Want};
 
 /// An edit that a program makes to a packet.
 #[derive(Debug, Clone, Copy)]

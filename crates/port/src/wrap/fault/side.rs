@@ -16,7 +16,7 @@ use linerate_skb::{Batch, DropReason, Moved, Offload, Skb};
 use super::plan::{Dice, Fault, Rule};
 use super::stats::FaultStats;
 use crate::host::RETRY;
-use crate::view::Views;
+use crate::view::ViewsMut;
 
 /// Number of turns after which a packet that was set aside continues, if no packet overtakes it.
 const ASIDE_TURNS: u64 = 16;
