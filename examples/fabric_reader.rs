@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let most: u64 = frames.first().map_or(Ok(u64::MAX), |n| n.parse())?;
     let mut reader = match place.starts_with("memif:") {
         true => Reader::open(place)?,
-        false => Reader::connect(place)?,
+        false => Reader::listen(place)?,
     };
     eprintln!("waiting at {place}");
 

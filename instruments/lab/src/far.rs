@@ -376,7 +376,7 @@ mod tests {
     /// made, and the time from then until all had been read.
     fn median_ns(age_ns: u64, verify: bool) -> (u64, u64) {
         let name = format!("@linerate-far-{}-{age_ns}-{verify}", std::process::id());
-        let reader = Reader::connect(&name).unwrap();
+        let reader = Reader::listen(&name).unwrap();
         let mut far = Far::new(reader, Meter::of_this_thread("far", None, false), verify);
         let pool = Pool::builder().frames(1024).build().unwrap();
         let mut sender = Port::open_with(&format!("memif:{name},zerocopy=no"), &pool).unwrap();
@@ -436,7 +436,7 @@ mod tests {
     /// numbers, of which `None` is a packet without a stamp.
     fn seen_of(rounds: &[&[Option<u64>]]) -> Vec<Seen> {
         let name = format!("@linerate-far-{}-{}", std::process::id(), rounds.len());
-        let reader = Reader::connect(&name).unwrap();
+        let reader = Reader::listen(&name).unwrap();
         let mut far = Far::new(reader, Meter::of_this_thread("far", None, false), true);
         let pool = Pool::builder().frames(1024).build().unwrap();
         let mut sender = Port::open_with(&format!("memif:{name},zerocopy=no"), &pool).unwrap();

@@ -77,7 +77,7 @@ use window::Window;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use linerate::memif::Reader;
 ///
-/// let mut reader = Reader::connect("/run/fabric.sock")?;
+/// let mut reader = Reader::listen("/run/fabric.sock")?;
 /// let (mut dns, mut head) = (0, [0; 64]);
 /// loop {
 ///     reader.wait(None)?;
@@ -119,19 +119,18 @@ pub struct Counts {
 impl Reader {
     /// Listens at `path`, where producers connect one after the other without further calls.
     ///
-    /// It is memif's server, whatever the name says: the producer connects. `@NAME` is a name
-    /// without a file. A file that a dead process has left there is replaced.
+    /// `@NAME` is a name without a file. A file that a dead process has left there is replaced.
     ///
     /// # Errors
     /// `E-BUSY` if another process listens there, `E-SYSTEM` for a path that cannot be used.
-    pub fn connect(path: impl AsRef<Path>) -> Result<Reader> {
+    pub fn listen(path: impl AsRef<Path>) -> Result<Reader> {
         let path = path.as_ref();
         if path.as_os_str().is_empty() {
             let why = "the path is empty";
             return Err(Error::new(Code::System, "cannot listen for a memif's producer", why)
                 .fix("name a path, as in /run/NAME.sock, or @NAME"));
         }
-        Reader::listen(Config::reader_at(path)?)
+        Reader::of(Config::reader_at(path)?)
     }
 
     /// Listens with the options of a port text:
@@ -141,7 +140,7 @@ impl Reader {
     /// `role=server` may be said; `size` and `buffer` are the producer's to choose.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for the text, and those of [`Reader::connect`].
+    /// `E-PORT-SYNTAX` for the text, and those of [`Reader::listen`].
     pub fn open(text: &str) -> Result<Reader> {
         let spec = crate::parse(text)?;
         if spec.driver != "memif" {
@@ -149,10 +148,10 @@ impl Reader {
                 .error("only the memory of a memif is read where it lies")
                 .fix("memif:PATH, or open it as a port"));
         }
-        Reader::listen(Config::of_reader(&spec)?)
+        Reader::of(Config::of_reader(&spec)?)
     }
 
-    fn listen(config: Config) -> Result<Reader> {
+    fn of(config: Config) -> Result<Reader> {
         let what = format!("cannot wait for a producer at {}", config.path.display());
         let queues = 0..usize::from(config.rings);
         let mut end = Endpoint::new(Link::listen(config)?, queues)?;

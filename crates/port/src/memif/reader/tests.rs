@@ -196,7 +196,7 @@ impl Puppet {
 
 fn reader_and_puppet(power: u8) -> (Reader, Puppet, String) {
     let name = name();
-    let mut reader = Reader::connect(&name).unwrap();
+    let mut reader = Reader::listen(&name).unwrap();
     let puppet = Puppet::meet(&mut reader, &name, power);
     (reader, puppet, name)
 }
@@ -207,7 +207,7 @@ fn every_packet_arrives_in_order_and_byte_exact_and_its_frame_returns() {
         [("zerocopy=yes", false), ("zerocopy=read", false), ("zerocopy=no", true)]
     {
         let name = name();
-        let mut reader = Reader::connect(&name).unwrap();
+        let mut reader = Reader::listen(&name).unwrap();
         let mut producer = Producer::meet(&mut reader, &name, &format!("{options},size=128"));
         // Send packets of up to five frames of the pool.
         producer.longest = 9000;
@@ -293,7 +293,7 @@ fn slots_go_back_in_order_whatever_the_order_of_the_drops() {
 fn what_is_held_stays_as_it_was_while_the_ring_goes_round() {
     for options in ["zerocopy=yes,size=64", "zerocopy=no,size=64"] {
         let name = name();
-        let mut reader = Reader::connect(&name).unwrap();
+        let mut reader = Reader::listen(&name).unwrap();
         let mut producer = Producer::meet(&mut reader, &name, options);
         let (mut seen, mut held) = (0, std::collections::VecDeque::new());
         while seen < 2000 {
@@ -409,7 +409,7 @@ fn a_held_frame_is_read_by_one_thread_while_another_copies_it_and_it_is_written_
 #[test]
 fn producer_after_producer_is_taken_and_what_is_held_outlives_its_own() {
     let name = name();
-    let mut reader = Reader::connect(&name).unwrap();
+    let mut reader = Reader::listen(&name).unwrap();
     let mut held: Vec<Held> = Vec::new();
     for round in 0..5u64 {
         let options = if round % 2 == 0 { "zerocopy=yes" } else { "zerocopy=read" };
@@ -538,7 +538,7 @@ fn a_sleeper_looks_a_second_time_for_what_was_not_announced() {
 #[test]
 fn all_rings_of_a_producer_are_read_in_turn() {
     let name = name();
-    let mut reader = Reader::connect(&name).unwrap();
+    let mut reader = Reader::listen(&name).unwrap();
     let mut producer = Producer::meet(&mut reader, &name, "rings=3,size=64,zerocopy=no");
     let mut seen = 0;
     for _ in 0..30 {
@@ -573,12 +573,12 @@ fn a_reader_can_move_and_is_told_what_is_wrong() {
     let reader = Reader::open(&format!("memif:{name},secret=s")).unwrap();
     can_move(&reader);
     assert!(matches!(reader.health(), Health::Down(e) if e.fix.contains("role=client")));
-    assert_eq!(Reader::connect(&name).unwrap_err().code, Code::Busy);
-    assert_eq!(Reader::connect("").unwrap_err().code, Code::System);
+    assert_eq!(Reader::listen(&name).unwrap_err().code, Code::Busy);
+    assert_eq!(Reader::listen("").unwrap_err().code, Code::System);
     for (text, why) in [("gen:", "memif is read"), ("memif:@x,role=client", "memif's server")] {
         let e = Reader::open(text).unwrap_err();
         assert!(e.why.contains(why), "{text}: {e}");
     }
     drop(reader);
-    Reader::connect(&name).unwrap();
+    Reader::listen(&name).unwrap();
 }

@@ -78,7 +78,7 @@ fn server_takes_the_flag_of_a_chain_that_it_drops_out_of_its_slots() {
 fn reader_takes_the_flag_of_a_chain_out_of_the_slots_that_it_gives_back() {
     const BYTES: u64 = 1 << 16;
     let name = name();
-    let mut reader = Reader::connect(&name).unwrap();
+    let mut reader = Reader::listen(&name).unwrap();
     let (channel, file) = (admitted(&name, "").unwrap(), sealed(BYTES));
     connect_with(&channel, &file, BYTES).unwrap();
     let memory = Arc::new(PeerMemory::map(&file, BYTES, Access::Write, false).unwrap());

@@ -323,7 +323,7 @@ fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
 #[test]
 fn memory_of_a_client_that_only_receives_is_not_unmapped_by_its_reader() {
     let name = name();
-    let mut reader = Reader::connect(&name).unwrap();
+    let mut reader = Reader::listen(&name).unwrap();
     let channel = admitted(&name, "").unwrap();
     let file = rustix::fs::memfd_create("one-way", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, 4096).unwrap();
