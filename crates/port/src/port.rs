@@ -209,6 +209,8 @@ impl Port {
     }
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    /// A port of several queues sends by its first one only, so that packets stay in order:
+    /// [`Port::split`] gives ports that send by each.
     ///
     /// A packet of another pool than the port's is copied where the device reads packets in its
     /// pool only (xdp, memif): [`Port::driver_counts`] has the bytes, and [`Port::open_with`] makes

@@ -103,7 +103,7 @@ fn no_unit(text: &str, unit: &str, units: &str) -> ParseError {
 /// Parses a duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
 ///
 /// # Errors
-/// Says which units there are.
+/// If there is no unit, or an unknown one; the error lists the units.
 pub fn duration(text: &str) -> Result<Duration, ParseError> {
     let (n, unit) = split(text)?;
     let scale = match unit {
@@ -121,7 +121,7 @@ pub fn duration(text: &str) -> Result<Duration, ParseError> {
 /// Parses a rate: `1.5Mpps`, `800kpps`, `4Gbps`, `100Mbps`.
 ///
 /// # Errors
-/// Says which units there are.
+/// If there is no unit, or an unknown one; the error lists the units.
 pub fn rate(text: &str) -> Result<Rate, ParseError> {
     let (n, unit) = split(text)?;
     let (prefix, kind): (_, fn(f64) -> Rate) = match (unit.strip_suffix("pps"), unit) {

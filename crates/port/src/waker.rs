@@ -1,7 +1,7 @@
 //! A handle with which another thread, or a signal handler, ends the waits of a port's owner.
 //!
-//! Owner: each queue owns its end; handles keep the doorbell open, so that one that is left over
-//!        rings for nobody.
+//! Owner: each queue owns its end; handles keep the doorbell open, so that a handle that outlives
+//!        its port does nothing.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -62,10 +62,7 @@ impl Waiter {
     /// once more, and sleeps only if there is still no such event.
     ///
     /// Shape:  nothing moves; every later arrival of a wanted event rings the doorbell.
-    /// Units:  none.
-    /// Errors: none.
     /// Cost:   one atomic exchange and one full fence; once per sleep, not per batch.
-    /// Source: the module's protocol.
     #[inline]
     pub fn prepare(&mut self, want: Events) {
         self.word.0.swap(want.0, Ordering::Relaxed);
@@ -75,10 +72,7 @@ impl Waiter {
     /// Announces that this side is awake: after it slept, or after its second check found an event.
     ///
     /// Shape:  nothing moves; a doorbell that is already on its way still rings (spuriously).
-    /// Units:  none.
-    /// Errors: none.
     /// Cost:   one atomic exchange; once per sleep, not per batch.
-    /// Source: the module's protocol.
     #[inline]
     pub fn cancel(&mut self) {
         self.word.0.swap(AWAKE, Ordering::Relaxed);
@@ -96,10 +90,7 @@ impl Waker {
     /// (`ROOM`) entries. One call for both, `FRAMES | ROOM`, costs one fence.
     ///
     /// Shape:  nothing moves; a true answer is given once for each `prepare` and event.
-    /// Units:  none.
-    /// Errors: none.
     /// Cost:   one full fence and one load; an atomic read-modify-write only when true is near.
-    /// Source: the module's protocol.
     #[inline]
     #[must_use = "true means that the peer sleeps until the doorbell rings"]
     pub fn should_wake(&self, have: Events) -> bool {

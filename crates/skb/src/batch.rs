@@ -80,7 +80,7 @@ impl<S> Batch<S> {
 
     /// Moves the unused slots, so that they follow the used ones.
     ///
-    /// Apart, so that what calls it once in many times stays short.
+    /// Not inlined, because its callers rarely need it.
     #[cold]
     fn compact(&mut self) {
         if self.head > 0 {

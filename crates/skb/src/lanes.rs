@@ -171,8 +171,7 @@ impl Vlan {
 /// An object that is called when the packet that holds it is freed, as the kernel's
 /// `skb->destructor` is.
 ///
-/// Something that a packet stands for while it travels: room in a socket's budget, a reference on a
-/// flow.
+/// For example a share of a socket's send budget, or a reference to a flow.
 pub trait Release: Send + Sync {
     /// Runs once, on the thread that frees the packet, before its memory is returned.
     ///

@@ -1,9 +1,8 @@
 //! Operations of a driver on runs of plain packets (nearly all packets), without a look-up for
 //! each.
 //!
-//! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so
-//! it is one ordinary frame that is not shared and holds nothing, no work on it is left to a
-//! device, and its metadata has no VLAN tag. The calls work on plain packets of one pool and stop
+//! A packet is plain if it is one ordinary frame that is not shared and holds nothing, no work on it
+//! is left to a device, and its metadata has no VLAN tag. Such a packet has no flags. The calls work on plain packets of one pool and stop
 //! at the first that is not plain; the methods of [`Skb`](crate::Skb) take any packet.
 
 use crate::batch::Batch;

@@ -8,13 +8,13 @@ use crate::umem::Umem;
 impl Batch<Unique> {
     /// Resets the packets to empty ones, with every field as after allocation; returns how many.
     ///
-    /// Shape:  the same packets in the same frames; the books do not notice. Those that share their
+    /// Shape:  the same packets in the same frames; no counter changes. Those that share their
     ///         bytes or ever did, hold something, have fragments, are jumbo, or carry the time of
     ///         their allocation ([`Pool::set_sampling`](crate::Pool::set_sampling)) stay as they
     ///         are.
     /// Errors: none.
-    /// Cost:   one cache line written a packet and no other touched: what [`Init`](crate::Init)
-    ///         moves from one core to another, and nothing besides.
+    /// Cost:   one cache line written a packet and no other touched: the line that
+    ///         [`Init`](crate::Init) moves from one core to another.
     pub fn renew(&mut self) -> usize {
         let handles = self.handles();
         let common = Common::of(handles);

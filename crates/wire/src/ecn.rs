@@ -12,7 +12,7 @@ pub(crate) const CE: u8 = 3;
 /// has no IP packet. A packet that has the mark is unchanged.
 ///
 /// Source: RFC 3168 section 5 (code points), RFC 1624 (checksum).
-#[must_use = "an IP packet that cannot be marked has to be dropped; another frame has no mark"]
+#[must_use = "false: drop an IP packet, which cannot be marked; other frames have no mark"]
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     let Ok(mut eth) = eth::eth_mut(frame) else { return false };
     let (ether_type, ip) = (eth.ether_type(), eth.payload_mut());

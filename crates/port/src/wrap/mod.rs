@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Queue ── Box<dyn QueueOps> = tee ── Faulty ── the driver's
-//!             rx  ◄── what the tee copies is what the program sees ◄── what the faults left
+//!             rx  ◄── packets pass the tee, which copies them ◄── after the faults
 //! ```
 //!
 //! [`Port::wrap`](crate::Port::wrap) and [`Queue::wrap`](crate::Queue::wrap) put them around; what
