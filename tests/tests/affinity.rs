@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use linerate::affinity::{InterruptGuard, Pin, Pinned, ThreadPin, WorkerPin};
+use linerate::affinity::{InterruptGuard, Pin, PinGuard, ThreadPin, WorkerPin};
 use linerate::placement::EngineGauge;
 use linerate::{Batch, Code, Engine, Port, Running, Stage, Turn, Worker};
 use linerate_port::clock::cpu_time;
@@ -337,12 +337,12 @@ fn a_worker_s_guard_puts_it_back() {
     let engine = Engine::builder().port("a", "gen:,rate=1kpps").port("b", "sink:").wire("a", "b");
     let running = engine.build().unwrap().start().unwrap();
     let (control, all) = (running.control(), allowed_cpus().unwrap());
-    let pinned = Pinned::new(WorkerPin::new(&control, 0), &all[..1]).unwrap();
+    let pinned = PinGuard::new(WorkerPin::new(&control, 0), &all[..1]).unwrap();
     assert_eq!((pinned.before(), running.stats().workers()[0].pinned), (&all[..], Some(all[0])));
     drop(pinned);
     let now = control.set_cpus(0, &all).unwrap().wait(SOON).unwrap();
     assert_eq!(now.before, all);
-    let e = Pinned::new(WorkerPin::new(&control, 1), &all).unwrap_err();
+    let e = PinGuard::new(WorkerPin::new(&control, 1), &all).unwrap_err();
     assert_eq!(e.code, Code::Topology);
     running.stop(SOON).check().unwrap();
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Control, PendingOrder, Pinned as Moved};
+use linerate_datapath::{Control, PendingOrder, Pinned};
 use linerate_port::{Code, Error, Result};
 use linerate_sys::thread;
 
@@ -84,7 +84,7 @@ impl WorkerPin {
     }
 
     /// Waits until the worker has answered; returns false if it does not in time.
-    fn is_answered(&self, order: &PendingOrder<Moved>) -> bool {
+    fn is_answered(&self, order: &PendingOrder<Pinned>) -> bool {
         let start = Instant::now();
         loop {
             if order.answer().is_some() {
@@ -178,19 +178,19 @@ fn move_thread(id: i32, cpus: &[usize]) -> Result<()> {
 /// A guard of an affinity: dropping it restores the CPUs of before.
 #[derive(Debug)]
 #[must_use = "dropping it restores the affinity"]
-pub struct Pinned<P: Pin> {
+pub struct PinGuard<P: Pin> {
     pin: P,
     before: Vec<usize>,
 }
 
-impl<P: Pin> Pinned<P> {
+impl<P: Pin> PinGuard<P> {
     /// Restricts `pin` to these CPUs.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
-    pub fn new(mut pin: P, cpus: &[usize]) -> Result<Pinned<P>> {
+    pub fn new(mut pin: P, cpus: &[usize]) -> Result<PinGuard<P>> {
         let before = pin.pin(cpus)?;
-        Ok(Pinned { pin, before })
+        Ok(PinGuard { pin, before })
     }
 
     /// Moves it to other CPUs; the CPUs to restore do not change.
@@ -208,7 +208,7 @@ impl<P: Pin> Pinned<P> {
     }
 }
 
-impl<P: Pin> Drop for Pinned<P> {
+impl<P: Pin> Drop for PinGuard<P> {
     fn drop(&mut self) {
         // An error is ignored: a thread that has ended needs no restoring.
         let _ = self.pin.put_back(&self.before);
@@ -226,7 +226,7 @@ mod tests {
     fn a_thread_is_pinned_while_the_guard_is_there() {
         std::thread::spawn(|| {
             let all = thread::allowed_cpus().unwrap();
-            let pinned = Pinned::new(ThreadPin::current(), &all[..1]);
+            let pinned = PinGuard::new(ThreadPin::current(), &all[..1]);
             let Some(mut pinned) = unless(pinned, thread::is_filtered) else { return };
             assert_eq!(
                 (thread::allowed_cpus().unwrap(), pinned.before()),
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(thread::allowed_cpus().unwrap(), [last]);
             drop(pinned);
             assert_eq!(thread::allowed_cpus().unwrap(), all);
-            let e = Pinned::new(ThreadPin::of(i32::MAX), &[last]).unwrap_err();
+            let e = PinGuard::new(ThreadPin::of(i32::MAX), &[last]).unwrap_err();
             assert!(e.code == Code::System, "{e}");
         })
         .join()

@@ -12,7 +12,7 @@ use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
 use linerate_sys::clock::{cpu_time, monotonic_ns};
 
-use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, round_trips, told};
+use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, describe, round_trips};
 use crate::affinity::{InterruptGuard, Pin, QueuePin, WorkerPin};
 
 /// Length of a reading; before it, the search pauses for `SETTLES` after a move.
@@ -302,7 +302,8 @@ impl fmt::Display for PlacementReport {
         let (before, after) = (&found.before, &found.after);
         let change = (after.cost / before.cost - 1.0) * 100.0;
         let is_kept = found.places.iter().any(Option::is_some);
-        let kept = if is_kept { told(&self.names, &found.places) } else { "all as it was".into() };
+        let kept =
+            if is_kept { describe(&self.names, &found.places) } else { "all as it was".into() };
         let (tried, floor) = (found.tried.len(), found.floor * 100.0);
         writeln!(
             f,

@@ -31,8 +31,7 @@ pub use topology::{Cpu, Near, Topology};
 pub type Places = Vec<Option<usize>>;
 
 /// Formats places for a reader: `worker 0 on 1, worker 1 as it was`.
-#[must_use]
-pub fn told(names: &[String], places: &[Option<usize>]) -> String {
+pub(crate) fn describe(names: &[String], places: &[Option<usize>]) -> String {
     let one = |(name, cpu): (&String, &Option<usize>)| match cpu {
         Some(cpu) => format!("{name} on CPU {cpu}"),
         None => format!("{name} as it was"),
