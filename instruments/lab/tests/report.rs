@@ -114,7 +114,7 @@ fn functions_of_post_003_are_told_ranked_with_throughput_and_cpu_beside() {
         // The text has the four columns, a bound, the rises, idle time and programs separately, and
         // the stages' totals.
         "function                              stage",
-        "< 60",
+        "< 0.0250",
         "rose",
         "programs, apart:",
         "idle, apart:",
