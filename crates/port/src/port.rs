@@ -281,8 +281,8 @@ impl Port {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Works as
-    /// [`Port::wait`], except that a wait for room does not return when the device has finished.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout or if a waker
+    /// was used. Works as [`Port::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
     /// As [`Port::wait`]. A device that has failed drops all that it is given, so room in it means

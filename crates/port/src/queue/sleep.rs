@@ -141,13 +141,15 @@ impl Queue {
     ///
     /// # Errors
     /// Those of a device that has failed for good, each time, and those of poll(2). A device that
-    /// is down may come back: this call sleeps, and [`Queue::health`] reports the state.
+    /// goes down may come back: true, so that the program looks at [`Queue::health`]. While it is
+    /// down, each check whether it is up again, about ten a second, may end this call with true,
+    /// too, though there are no packets.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Works as
-    /// [`Queue::wait`], except that a wait for room does not return when the device has finished.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout or if a waker
+    /// was used. Works as [`Queue::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
     /// As [`Queue::wait`]. A device that has failed drops all that it is given, so room in it means
