@@ -51,7 +51,7 @@ impl QueueOps for PipeQueue {
         out.truncate_to(start + came, mem); // gives unused frames back
         self.starved = came == frames && frames < budget;
         self.nombuf += u64::from(self.starved);
-        Moved { packets: came, bytes: out.bytes_behind(start) }
+        out.count_from(start)
     }
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (mut moved, mut bytes) = (Moved::default(), [0; LONGEST]);

@@ -72,7 +72,7 @@ impl DriverQueue {
         // Count the packets in the batch, not the number that the driver returned: the ledger
         // counts packets.
         let n = batch.len().saturating_sub(before);
-        debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
+        debug_assert_eq!(moved.bytes, batch.count_from(before).bytes, "as the driver counts them");
         if n > 0 && self.origin == Origin::Device {
             mem.count_received(n);
         }

@@ -258,16 +258,16 @@ impl<S> Batch<S> {
 }
 
 impl Batch<Unique> {
-    /// Adds `bytes` of the tailroom to the data of every packet but the first `skip`, as
+    /// Adds `bytes` of the tailroom to the data of each packet from number `start` on, as
     /// [`Skb::commit`] does for one packet.
     ///
     /// Cost: the umem is looked up once, if it is one.
-    pub fn commit_behind(&mut self, skip: usize, bytes: usize) {
-        let handles = self.live().get(skip..).unwrap_or(&[]);
+    pub fn commit_from(&mut self, start: usize, bytes: usize) {
+        let handles = self.live().get(start..).unwrap_or(&[]);
         let common = Common::of(handles);
         match common.umem() {
             Some(id) if !common.flagged() => chain::commit(Umem::numbered(id), handles, bytes),
-            _ => self.iter_mut().skip(skip).for_each(|skb| skb.commit(bytes)),
+            _ => self.iter_mut().skip(start).for_each(|skb| skb.commit(bytes)),
         }
     }
 }
@@ -396,9 +396,9 @@ mod tests {
                 .iter_mut()
                 .skip(skip)
                 .for_each(|len| *len = (*len + 900).min(pool.data_room()));
-            batch.commit_behind(skip, 900);
+            batch.commit_from(skip, 900);
             assert_eq!(batch.iter().map(|skb| skb.len()).collect::<Vec<_>>(), expected);
-            assert_eq!(batch.bytes_behind(2), expected[2..].iter().sum::<usize>() as u64);
+            assert_eq!(batch.count_from(2).bytes, expected[2..].iter().sum::<usize>() as u64);
         }
         assert_eq!(shared.len(), 1);
     }

@@ -93,18 +93,18 @@ impl Batch<Unique> {
         moved
     }
 
-    /// Lets `fill` write into the tailroom of each packet but the first `skip`; stops at a packet
+    /// Lets `fill` write into the tailroom of each packet from number `start` on; stops at a packet
     /// that is not plain, is of another pool or of one that a peer can write. `fill` returns how
     /// many bytes it wrote, and they become data. Returns the packets and bytes written.
     ///
     /// Cost: a cache line written a packet, beside its bytes.
-    pub fn fill_behind(
+    pub fn fill_from(
         &mut self,
-        skip: usize,
+        start: usize,
         mut fill: impl FnMut(&mut [u8]) -> Option<usize>,
     ) -> Moved {
         let mut moved = Moved::default();
-        let handles = self.handles().get(skip..).unwrap_or(&[]);
+        let handles = self.handles().get(start..).unwrap_or(&[]);
         let Some(&first) = handles.first() else { return moved };
         let umem = Umem::of(first);
         for &handle in handles {
@@ -239,7 +239,7 @@ mod tests {
         let mut batch = batch(&pool, pool.local().alloc_copy(b"three").unwrap());
         let room = pool.data_room();
         let mut calls = 0;
-        let moved = batch.fill_behind(1, |bytes| {
+        let moved = batch.fill_from(1, |bytes| {
             calls += 1;
             bytes[..2].copy_from_slice(b"xy");
             match calls {
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!((data[2].len(), &data[2][..7]), (room, &b"threexy"[..]));
         let exported = self::pool(Trust::Exported);
         let mut batch = self::batch(&exported, exported.local().alloc_copy(b"three").unwrap());
-        assert_eq!(batch.fill_behind(0, |_| panic!("a peer may write it")).packets, 0);
+        assert_eq!(batch.fill_from(0, |_| panic!("a peer may write it")).packets, 0);
         assert_eq!(batch.plain_data(|_| false).packets, 0);
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let pool = Pool::builder().frames(8).data(Data::General).build().unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(2));
         mem.alloc(&mut batch, 2);
-        let moved = batch.fill_behind(0, |room| {
+        let moved = batch.fill_from(0, |room| {
             room[..3].copy_from_slice(b"abc");
             Some(3)
         });

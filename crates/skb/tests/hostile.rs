@@ -81,8 +81,8 @@ fn a_commit_on_a_chain_puts_nothing_in_the_middle() {
     assert_eq!(&all[..n], b"headtail");
     let mut batch = Batch::with_capacity(1);
     assert!(batch.push(head).is_ok());
-    batch.commit_behind(0, 2);
-    assert_eq!(batch.bytes_behind(0), 8);
+    batch.commit_from(0, 2);
+    assert_eq!(batch.count_from(0).bytes, 8);
 }
 
 #[test]

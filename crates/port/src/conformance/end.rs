@@ -119,8 +119,7 @@ impl End {
             let n = out.len().checked_sub(before).expect("rx() took from the batch");
             assert!(out.iter().map(id_of).take(before).eq(ids), "rx() changed what was there");
             assert!(n <= budget, "rx() was given a budget of {budget}, and appended {n}");
-            let said = (moved.packets, moved.bytes);
-            assert_eq!(said, (n, out.bytes_behind(before)), "what rx() says, and what it appended");
+            assert_eq!(moved, out.count_from(before), "what rx() says, and what it appended");
             if slot.ops.caps().origin == Origin::Device {
                 slot.mem.count_received(n);
             }

@@ -88,7 +88,7 @@ impl Rx {
                 }
                 // A packet that was discarded counts, too: it takes as long as another one.
                 left -= 1;
-                *bytes += out.bytes_behind(before);
+                *bytes += out.count_from(before).bytes;
             }
         }
         Ok(())

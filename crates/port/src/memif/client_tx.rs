@@ -256,7 +256,7 @@ impl TxRing for Tx {
                 // SAFETY: `keep` stored the handle when its packet left the batch, and it is now
                 // out of the table.
                 unsafe { one.adopt(&[handle]) };
-                dropped += Moved { packets: 1, bytes: one.bytes_behind(0) };
+                dropped += one.count_from(0);
                 one.discard(DropReason::PEER_GONE);
             }
         }

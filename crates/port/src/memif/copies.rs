@@ -110,7 +110,7 @@ impl Copies {
     ) -> Checked<u16> {
         let (before, mut n, mut lie) = (out.len(), 0, None);
         mem.alloc(out, want);
-        let filled = out.fill_behind(before, |room| match ring.buffer(at + n) {
+        let filled = out.fill_from(before, |room| match ring.buffer(at + n) {
             Ok((desc, memory, offset)) => {
                 let len = desc.len as usize;
                 let room = room.get_mut(..len).filter(|_| len > 0 && desc.flags & NEXT == 0)?;

@@ -98,7 +98,7 @@ impl QueueOps for NullQueue {
         let before = out.len();
         let want = budget.min(out.spare());
         let n = mem.alloc(out, want);
-        out.commit_behind(before, self.size_bytes);
+        out.commit_from(before, self.size_bytes);
         self.rx_nombuf += u64::from(n < want);
         self.starved = if n == 0 && want > 0 { Retry::later() } else { Retry::default() };
         Moved { packets: n, bytes: (n * self.size_bytes) as u64 }

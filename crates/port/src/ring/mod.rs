@@ -233,7 +233,7 @@ impl QueueOps for End {
         if n > 0 {
             self.wake_peer(Events::ROOM);
         }
-        Moved { packets: n, bytes: out.bytes_behind(before) }
+        out.count_from(before)
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {

@@ -316,7 +316,7 @@ impl Stage {
         let Some((skb, cutter)) = &mut self.under else { return true };
         let before = self.ready.len();
         let ended = cutter.cut(skb, mem, &mut self.scratch, &mut self.ready);
-        self.copied_bytes += self.ready.bytes_behind(before);
+        self.copied_bytes += self.ready.count_from(before).bytes;
         self.ready.iter_mut().skip(before).for_each(|segment| copy_fields(skb, segment));
         if ended {
             self.under = None;

@@ -103,7 +103,7 @@ impl Flight {
             let handle = self.handles[self.place(self.head.wrapping_add(i))];
             // SAFETY: the flight keeps the handle, and the batch gives it up before the next step.
             unsafe { some.adopt(&[handle]) };
-            moved += Moved { packets: 1, bytes: some.bytes_behind(0) };
+            moved += some.count_from(0);
             // SAFETY: as above.
             unsafe { some.took(1) };
         }
@@ -116,7 +116,7 @@ impl Flight {
         let (mut some, mut moved) = (Batch::with_capacity(64), Moved::default());
         while self.len() > 0 {
             self.done(self.tail.wrapping_sub(1), &mut some);
-            moved += Moved { packets: some.len(), bytes: some.bytes_behind(0) };
+            moved += some.count_from(0);
             some.discard(reason);
         }
         moved

@@ -128,8 +128,7 @@ impl Rx {
             self.adopt(&completions[..n], peers, mem, out);
         }
         self.refill(nic, peers, mem);
-        let moved = Moved { packets: out.len() - before, bytes: out.bytes_behind(before) };
-        (moved, is_dry)
+        (out.count_from(before), is_dry)
     }
 
     /// Takes completions: first those that were taken early.

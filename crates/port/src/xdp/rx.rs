@@ -91,7 +91,7 @@ impl Rx {
             self.poll_device(socket);
         }
         self.packets += packets as u64;
-        Moved { packets, bytes: out.bytes_behind(before) }
+        out.count_from(before)
     }
 
     /// Makes packets of the frames that the device reports as filled; `out` has room for one packet

@@ -61,10 +61,11 @@ impl<S> Batch<S> {
         Moved { packets, bytes: chain::bytes(&self.live()[..packets]) }
     }
 
-    /// Returns the number of bytes of all packets but the first `skip`.
+    /// Returns the number of packets and bytes from packet number `start` on.
     #[must_use]
-    pub fn bytes_behind(&self, skip: usize) -> u64 {
-        chain::bytes(self.live().get(skip..).unwrap_or(&[]))
+    pub fn count_from(&self, start: usize) -> Moved {
+        let packets = self.live().get(start..).unwrap_or(&[]);
+        Moved { packets: packets.len(), bytes: chain::bytes(packets) }
     }
 
     /// Calls `send` for each packet from the front until it returns false; frees the packets for

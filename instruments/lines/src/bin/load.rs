@@ -126,7 +126,7 @@ extern "C" fn lines_load_writes(batch: &mut Batch) {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn lines_load_commits(batch: &mut Batch) {
-    batch.commit_behind(0, 60);
+    batch.commit_from(0, 60);
 }
 
 /// Allocates `packets` on this thread, in batches, and frees them on a second thread; does this

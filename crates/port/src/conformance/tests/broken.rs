@@ -124,10 +124,12 @@ impl QueueOps for Broken {
         let before = out.len();
         let budget = if self.fault == Fault::IgnoresTheBudget { out.spare() } else { budget };
         while out.len() - before < budget && self.receive_one(mem, out) > 0 {}
-        let (packets, bytes) = (out.len() - before, out.bytes_behind(before));
+        let moved = out.count_from(before);
         match self.fault {
-            Fault::SaysThatItReceivedMore if packets > 0 => Moved { packets: packets + 1, bytes },
-            _ => Moved { packets, bytes },
+            Fault::SaysThatItReceivedMore if moved.packets > 0 => {
+                Moved { packets: moved.packets + 1, ..moved }
+            }
+            _ => moved,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_skb::{DropReason, Local, Moved};
+use linerate_skb::{DropReason, Local};
 use linerate_sys::verbs::Completion;
 
 use super::{CHAIN, DATAGRAMS, Tx, Way};
@@ -89,7 +89,7 @@ impl Tx {
         if completion.is_ok() {
             return;
         }
-        self.lost += Moved { packets: self.done.len(), bytes: self.done.bytes_behind(0) };
+        self.lost += self.done.count_from(0);
         self.done.discard(DropReason::PEER_GONE);
         let way = place.map_or(Way::Group, Way::Connection);
         self.fail(way, &nic.text(completion), peers, reports);

@@ -176,8 +176,8 @@ impl Faults {
         }
         self.rx.mature(now);
         let before = out.len();
-        let packets = self.rx.ready.move_to(out, budget);
-        Moved { packets, bytes: out.bytes_behind(before) }
+        self.rx.ready.move_to(out, budget);
+        out.count_from(before)
     }
 
     fn send(

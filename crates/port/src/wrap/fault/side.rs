@@ -256,7 +256,7 @@ impl Side {
 
     /// Drops all held packets, for `reason`; returns what it dropped.
     pub fn discard(&mut self, reason: DropReason) -> Moved {
-        let mut dropped = Moved { packets: self.ready.len(), bytes: self.ready.bytes_behind(0) };
+        let mut dropped = self.ready.count_from(0);
         self.ready.discard(reason);
         let line = self.line.drain(..).map(|(skb, _)| skb);
         for skb in line.chain(self.aside.drain(..).map(|aside| aside.skb)) {

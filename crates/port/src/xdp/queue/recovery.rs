@@ -154,7 +154,7 @@ impl Device {
                     unsafe { packet.took(packet.len()) };
                 }
                 false => {
-                    dropped += Moved { packets: packet.len(), bytes: packet.bytes_behind(0) };
+                    dropped += packet.count_from(0);
                     packet.discard(reason);
                 }
             },

@@ -316,7 +316,7 @@ impl Touch {
     fn produce(self, batch: &mut Batch, timed: &mut Timed, watch: &Stopwatch) {
         if self.commits {
             watch.count(timed, || {
-                batch.commit_behind(0, COMMITTED_BYTES);
+                batch.commit_from(0, COMMITTED_BYTES);
                 batch.len()
             });
         }

@@ -222,7 +222,7 @@ impl Receiver {
             return 0;
         }
         done.packets += n as u64;
-        done.bytes += self.inbox.bytes_behind(0);
+        done.bytes += self.inbox.count_from(0).bytes;
         self.inbox.move_to(&mut self.held, n);
         if self.held.len() >= self.reap || matches!(self.end, End::Fabric(_)) {
             self.release(done);
@@ -266,11 +266,11 @@ impl Receiver {
                 // Up to `reap` packets stay for the next attempt, so `lost` is at most the number
                 // just received, and the subtractions below cannot underflow.
                 let lost = self.held.len().saturating_sub(self.reap);
-                let bytes = self.held.bytes_behind(0);
+                let bytes = self.held.count_from(0).bytes;
                 self.held.discard_first(lost, DropReason::TX_FULL, queue.local());
                 done.fabric_full += lost as u64;
                 done.packets -= lost as u64;
-                done.bytes -= bytes - self.held.bytes_behind(0);
+                done.bytes -= bytes - self.held.count_from(0).bytes;
             }
         }
     }
@@ -421,7 +421,7 @@ impl Wire {
                 }
             }
         } else {
-            self.filled.commit_behind(0, self.size);
+            self.filled.commit_from(0, self.size);
         }
         // The queue has room: at most as many packets are sent as buffers were posted.
         self.queue.xmit(&mut self.filled);
