@@ -205,7 +205,7 @@ impl Stage for PanicsAfter {
 
 #[test]
 fn panic_leaks_nothing_of_what_waits_on_a_list_or_in_a_discipline() {
-    // A ring that nobody reads refuses packets of a list of two; the rate of the other port lets
+    // A ring that is not read refuses packets of a list of two; the rate of the other port lets
     // few packets leave the discipline.
     for to in ["ring:unread,len=64,tx_batch=2", "sink:,tx_batch=2,shape=1Mbit,qdisc=fq_codel"] {
         let engine = wired("gen:,rate=100kpps", to).port("unread", "ring:unread,len=64");
