@@ -64,8 +64,8 @@ const FOLDER: &str = "linerate-tests-";
 
 /// Removes the folders of tests that were killed: their locks are free. A process id would not
 /// say so, because processes of another PID namespace can use the same folder for temporary files.
-fn remove_orphans() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+fn remove_orphans(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_string_lossy().starts_with(FOLDER);
         if is_ours
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
@@ -103,7 +103,7 @@ impl Folder {
     pub fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static ORPHANS: Once = Once::new();
-        ORPHANS.call_once(remove_orphans);
+        ORPHANS.call_once(|| remove_orphans(&std::env::temp_dir()));
         // A process with our id in another PID namespace can have a folder of the same name, or
         // take our new folder for an orphan before it is locked. Then try the next name.
         let made = (0..TRIES).find_map(|_| {
@@ -153,17 +153,15 @@ mod tests {
     #[test]
     fn a_folder_whose_lock_is_held_is_no_orphan_whatever_process_id_it_has() {
         // No process here has this id; one in another PID namespace could have it.
-        let folders = ["live", "orphan"]
-            .map(|name| std::env::temp_dir().join(format!("{FOLDER}{}-{name}", u32::MAX)));
+        let own = Folder::new();
+        let folders =
+            ["live", "orphan"].map(|name| own.path.join(format!("{FOLDER}{}-{name}", u32::MAX)));
         for folder in &folders {
             fs::create_dir_all(folder).unwrap();
         }
-        let held = lock(&folders[0]).unwrap();
-        let own = Folder::new();
-        remove_orphans();
+        let _held = lock(&folders[0]).unwrap();
+        remove_orphans(&own.path);
         assert_eq!(folders.each_ref().map(|folder| folder.exists()), [true, false]);
         assert!(own.path.exists() && lock(&own.path).is_none());
-        drop(held);
-        fs::remove_dir(&folders[0]).unwrap();
     }
 }

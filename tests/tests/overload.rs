@@ -105,7 +105,7 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     took.sort_unstable();
     println!("packets between an order and its answer: {meanwhile:?}, in {took:?}");
     assert!(meanwhile[ORDERS / 2] <= 2 * BUDGET as u64, "{meanwhile:?}");
-    assert!(took[ORDERS / 2] <= Duration::from_millis(10), "{took:?}");
+    assert!(took[ORDERS / 2] <= Duration::from_millis(100), "{took:?}");
     let _ = (sender.stop(LONG), probes.stop(LONG));
     let stopped = worker.stop(LONG);
     stopped.check().unwrap();

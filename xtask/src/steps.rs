@@ -285,17 +285,22 @@ fn deny(root: &Path) -> Result<Done> {
     cargo::quiet(cargo::cargo(root).args(rules))?;
     let mut command = cargo::cargo_within(root, "5m");
     let output = command.args(["deny", "--locked", "check", "advisories"]).output()?;
-    advisories(output.status.success(), &String::from_utf8_lossy(&output.stderr))
+    advisories(output.status.code(), &String::from_utf8_lossy(&output.stderr))
 }
 
-/// Judges a check against the database of advisories by its result and by what cargo-deny `said`.
-/// Without the database, which not every machine reaches, the check is skipped.
-fn advisories(passed: bool, said: &str) -> Result<Done> {
+/// Judges a check against the database of advisories by its exit code and by what cargo-deny
+/// `said`. Without the database, which not every machine reaches, the check is skipped.
+fn advisories(code: Option<i32>, said: &str) -> Result<Done> {
+    let remedy = "run it where that can be reached";
     let no_database = |line: &&str| line.contains("failed to fetch advisory database");
-    match said.lines().find(no_database) {
-        _ if passed => Ok(Done::default()),
-        Some(why) => Ok(Done::skipped(why.trim(), "run it where that can be reached")),
-        None => bail!("cargo deny check advisories:\n{said}"),
+    match (code, said.lines().find(no_database)) {
+        (Some(0), _) => Ok(Done::default()),
+        (_, Some(why)) => Ok(Done::skipped(why.trim(), remedy)),
+        // Those of timeout(1).
+        (Some(124 | 137), None) => {
+            Ok(Done::skipped("the database of advisories was not fetched in time", remedy))
+        }
+        (_, None) => bail!("cargo deny check advisories:\n{said}"),
     }
 }
 
@@ -510,11 +515,12 @@ mod tests {
     #[test]
     fn an_advisory_fails_the_step_and_a_database_that_cannot_be_fetched_skips_it() {
         let absent = "[ERROR] failed to fetch advisory database https://host/db: no route\n";
-        let skipped = advisories(false, absent).unwrap().skipped;
+        let skipped = advisories(Some(1), absent).unwrap().skipped;
         assert!(skipped[0].starts_with("skipped: [ERROR] failed to fetch"), "{skipped:?}");
-        assert!(advisories(false, "error[vulnerability]: x\nadvisories FAILED\n").is_err());
-        assert!(advisories(false, "").is_err());
-        assert!(advisories(true, "advisories ok\n").unwrap().skipped.is_empty());
+        assert!(advisories(Some(1), "error[vulnerability]: x\nadvisories FAILED\n").is_err());
+        assert!(advisories(Some(1), "").is_err());
+        assert!(!advisories(Some(124), "").unwrap().skipped.is_empty());
+        assert!(advisories(Some(0), "advisories ok\n").unwrap().skipped.is_empty());
     }
 
     #[test]

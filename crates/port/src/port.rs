@@ -282,7 +282,8 @@ impl Port {
     }
 
     /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout or if a waker
-    /// was used. Works as [`Port::wait`], except that a wait for room does not return when the device has finished.
+    /// was used. Works as [`Port::wait`], except that a wait for room does not return when the
+    /// device has finished.
     ///
     /// # Errors
     /// As [`Port::wait`]. A device that has failed drops all that it is given, so room in it means

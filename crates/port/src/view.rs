@@ -15,8 +15,8 @@ use crate::host::offload;
 /// Typed views of a packet's headers, for reading; [`ViewsMut`] writes.
 ///
 /// A shared packet has them, too. They see the bytes of the packet's first frame, which must hold
-/// all headers: of a chain, `payload()` is what that frame has of it, and `behind()` is what follows
-/// in the others. All bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
+/// all headers: of a chain, `payload()` is what that frame has of it, and `behind()` is what
+/// follows in the others. All bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
 ///
 /// Errors are [`DropReason::UNWANTED`] for a packet of another kind, which is also each fragment of
 /// a datagram and a frame with more than two VLAN tags; [`DropReason::MALFORMED`] for one whose

@@ -1,9 +1,9 @@
 //! Operations of a driver on runs of plain packets (nearly all packets), without a look-up for
 //! each.
 //!
-//! A packet is plain if it is one ordinary frame that is not shared and holds nothing, no work on it
-//! is left to a device, and its metadata has no VLAN tag. Such a packet has no flags. The calls work on plain packets of one pool and stop
-//! at the first that is not plain; the methods of [`Skb`](crate::Skb) take any packet.
+//! A packet is plain if it is one ordinary frame that is not shared and holds nothing, no work on
+//! it is left to a device, and its metadata has no VLAN tag. Such a packet has no flags. The calls
+//! work on plain packets of one pool and stop at the first that is not plain; the methods of [`Skb`](crate::Skb) take any packet.
 
 use crate::batch::Batch;
 use crate::handle::{self, FLAG};

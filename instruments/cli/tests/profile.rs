@@ -146,7 +146,8 @@ fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_k
     let foreign = rows.lines().filter(copies).find(|row| !row.contains("::"));
     assert_eq!(foreign, None, "a library's function can be any program's");
     // The packet path stands beside the disk's load.
-    let is_of_path = |row: &str| row.contains("linerate_") && !row.contains(",user,user,");
+    let is_of_path =
+        |row: &str| row.contains("linerate_port::") || row.contains("linerate_datapath::");
     assert!(path.is_empty() || rows.lines().any(is_of_path), "{rows}");
     let listing = run(&format!("profile list {file} --form readprofile")).out;
     let load = listing.lines().next().unwrap().strip_prefix(&format!("{samples} total "));

@@ -1,5 +1,5 @@
-//! Detection of documents that are older than the code they measured, or than the analysis that gave
-//! their verdicts.
+//! Detection of documents that are older than the code they measured, or than the analysis that
+//! gave their verdicts.
 
 use std::path::Path;
 use std::process::Command;

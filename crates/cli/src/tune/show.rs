@@ -39,8 +39,8 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
                         text += &format!("Statistics of {name}:\n");
                         counts("", &port["statistics"], &mut text);
                         let lines = port["statistics"]["moderation"].as_array();
-                        for line in lines.into_iter().flatten() {
-                            text += &format!("  moderation: {}\n", word(line));
+                        for (queue, line) in lines.into_iter().flatten().enumerate() {
+                            text += &format!("  moderation.{queue}: {}\n", word(line));
                         }
                     }
                     View::Settings(letter) => settings(name, port, *letter, &mut text),
@@ -203,7 +203,7 @@ mod tests {
         let lines = [
             "Statistics of west:",
             "  missed: 3",
-            "  moderation: 8.2 packets an irq",
+            "  moderation.0: 8.2 packets an irq",
             "Dropped by all ports:",
             "  too_long: 2",
         ];

@@ -2,7 +2,7 @@
 //! keeps those that are better.
 //!
 //! ```text
-//!   topology.rs   sockets, L3 caches, cores and their siblings, small cores, as /sys describes them
+//!   topology.rs   sockets, L3 caches, cores, siblings, small cores, as /sys describes them
 //!   distance.rs   round trips of a line between CPUs, measured
 //!   search.rs     places one after the other, by single readings
 //!   proposals.rs  the places that are tried

@@ -6,9 +6,9 @@
 //!
 //! Owner: the worker or program that has the port, one thread at a time. A discipline takes every
 //! packet that it is given, and drops by limits of its own: only a queue that is allowed to grow
-//! can be ordered, shaped or managed. Each drop has a reason, and `enqueued = dequeued + dropped + queued`
-//! holds between any two calls. It allocates when it is made and never again; time comes in with
-//! each batch, and it reads no clock.
+//! can be ordered, shaped or managed. Each drop has a reason, and `enqueued = dequeued + dropped +
+//! queued` holds between any two calls. It allocates when it is made and never again; time comes in
+//! with each batch, and it reads no clock.
 //!
 //! Sources: Linux net/sched (pfifo_fast, tbf, fq_codel) for names and defaults, RFC 8289 and RFC
 //! 8290 for CoDel and FQ-CoDel. docs/adr/0002-backpressure.md says when which queue drops.
@@ -90,8 +90,8 @@ pub trait Qdisc: Send {
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 
-/// Counts of a discipline: `enqueued = dequeued + dropped + queued`. A superframe that is cut ([`Tbf`],
-/// [`FlowTbf`]) counts as its segments.
+/// Counts of a discipline: `enqueued = dequeued + dropped + queued`. A superframe that is cut
+/// ([`Tbf`], [`FlowTbf`]) counts as its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {

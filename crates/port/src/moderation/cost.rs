@@ -1,8 +1,9 @@
 //! The cost of a wake-up and of a packet on this machine, from samples of a thread's CPU clock.
 //!
-//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's, less
-//! the time of a reading, which two readings in a row before the sleep tell. The rest of the CPU
-//! time since the sample before, less that of the other wake-ups, is the packets'.
+//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's,
+//! less the time of a reading, which two readings in a row before the sleep tell. The rest of the
+//! CPU time since the sample before, less that of the other wake-ups, is the packets': also that of
+//! the sample's three readings.
 //! Both means lose weight with age. Least squares over whole rounds cannot tell the two apart where
 //! load and holds stay the same.
 
@@ -59,10 +60,10 @@ struct Reading {
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next fields are the CPU
-    /// time of such a reading, and the time of the last one.
+    /// CPU time at the beginning of the sleep, if the sleep is a sample; the next fields are the
+    /// CPU time of such a reading, and the time of the last one.
     before: Option<u64>,
-    reading_ns: u64,
+    reading_ns: Option<u64>,
     tried_at: Option<Instant>,
     sums: Sums,
 }
@@ -80,7 +81,7 @@ struct Sums {
 }
 
 impl CostMeter {
-    /// Reads the thread's CPU clock before a sleep, if a sample is due.
+    /// Reads the thread's CPU clock twice before a sleep, if a sample is due.
     ///
     /// Cost: a comparison; two syscalls 50 times a second, or up to 1000 times if the thread does
     ///       not sleep then.
@@ -92,7 +93,10 @@ impl CostMeter {
         {
             let first = cpu_ns();
             let before = cpu_ns();
-            self.reading_ns = before.saturating_sub(first);
+            // An interrupt between the two is no part of a reading.
+            let reading = before.saturating_sub(first);
+            let most = self.reading_ns.map_or(u64::MAX, |last| 2 * last.max(1));
+            self.reading_ns = Some(reading.min(most));
             (self.before, self.tried_at) = (Some(before), Some(now));
         } else {
             // A reading before an earlier sleep would make this one longer.
@@ -125,7 +129,7 @@ impl CostMeter {
         let passed = now.saturating_duration_since(last.at).as_nanos();
         let all_ns = cpu_ns.checked_sub(last.cpu_ns).filter(|ns| u128::from(*ns) <= passed)?;
         let wake_ns = cpu_ns.checked_sub(before).filter(|ns| *ns <= all_ns)?;
-        let wake_ns = wake_ns.saturating_sub(self.reading_ns);
+        let wake_ns = wake_ns.saturating_sub(self.reading_ns.unwrap_or(0));
         let irqs = irqs.checked_sub(last.irqs)?;
         let packets = packets.checked_sub(last.packets)?;
         let one = (wake_ns as f64).min(OUTLIER * self.cost().wake_ns);
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_hardly_ever_sleeps_reads_its_clock_once_in_a_millisecond() {
+    fn thread_that_hardly_ever_sleeps_tries_a_sample_once_in_a_millisecond() {
         let (mut meter, now, mut readings) = (CostMeter::default(), Instant::now(), 0);
         for us in 0..10_000 {
             meter.falls_asleep(now + Duration::from_micros(us), || {

@@ -443,9 +443,9 @@ fn target(goal: Goal, rate: f64, cost: Cost) -> Duration {
             // Share of CPU time that is left for wake-ups.
             let left = f64::from(percent) / 100.0 - rate * cost.packet_ns;
             let hold = if left <= 0.0 { f64::INFINITY } else { cost.wake_ns / left };
-            // Holds that gather less than two packets are not begun. Without them, one that is to
-            // gather more than one would be missed.
-            let least = if rate * hold > 1.0 { ENTER / rate } else { 0.0 };
+            // A hold that gathers less than two packets is not begun. If one that gathers more than
+            // one is necessary to meet the goal, it is extended to two.
+            let least = if rate * hold > 1.0 { (ENTER / rate).ceil() + 1.0 } else { 0.0 };
             from_nanos(hold.max(least))
         }
     }

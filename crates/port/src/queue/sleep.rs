@@ -149,7 +149,8 @@ impl Queue {
     }
 
     /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout or if a waker
-    /// was used. Works as [`Queue::wait`], except that a wait for room does not return when the device has finished.
+    /// was used. Works as [`Queue::wait`], except that a wait for room does not return when the
+    /// device has finished.
     ///
     /// # Errors
     /// As [`Queue::wait`]. A device that has failed drops all that it is given, so room in it means

@@ -85,7 +85,10 @@ impl Draft {
     /// Opens a draft of `file`.
     pub fn of(file: &Path) -> Result<Draft, Failure> {
         let beside = (!is_special(file)).then(|| with_ending(file, ".new"));
-        let text = fresh(beside.as_deref().unwrap_or(file));
+        let text = match &beside {
+            Some(beside) => fresh(beside),
+            None => special(file),
+        };
         let text = text.map_err(|e| failure("save to", file, &e))?;
         Ok(Draft { file: file.to_owned(), beside, text })
     }
@@ -131,12 +134,14 @@ fn is_special(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|m| !m.is_file())
 }
 
-/// Creates a new file, or opens a device or pipe. An existing file is removed first, because it is
-/// the rest of a killed run, or a link to another file.
+/// Opens a device or pipe.
+fn special(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().write(true).open(path)
+}
+
+/// Creates a new file. What has its name is removed first, because it is the rest of a killed run,
+/// or a link to another file.
 fn fresh(path: &Path) -> io::Result<fs::File> {
-    if is_special(path) {
-        return fs::OpenOptions::new().write(true).open(path);
-    }
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => fs::OpenOptions::new().write(true).create_new(true).open(path),
@@ -152,7 +157,8 @@ pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
 /// `FILE.old`.
 pub fn create(file: &Path) -> Result<fs::File, Failure> {
     keep(file)?;
-    fresh(file).map_err(|e| failure("save to", file, &e))
+    let created = if is_special(file) { special(file) } else { fresh(file) };
+    created.map_err(|e| failure("save to", file, &e))
 }
 
 /// Renames an existing file to `FILE.old`, and returns that path.
@@ -246,6 +252,10 @@ mod tests {
             write(&file, text).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
         }
+        // A link at the temporary name is not followed, also not to a device.
+        std::os::unix::fs::symlink("/dev/null", folder.file("a.html.new")).unwrap();
+        write(&file, "2").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "2");
         fs::create_dir(folder.file("b.html.new")).unwrap();
         assert!(write(&folder.file("b.html"), "1").is_err());
         assert_eq!(fs::read_dir(folder.file("")).unwrap().count(), 2);

@@ -151,8 +151,9 @@ fn twice_the_margin_is_found_four_times_in_five() {
 }
 
 /// Checks the margin of each built-in experiment's headline, except for headlines of events. The
-/// noise is what the plan allows: the interval at the last look is as wide as `half_width_pct` says.
-/// Twice the margin is then found in four of five runs, even if no other cell of the family differs.
+/// noise is what the plan allows: the interval at the last look is as wide as `half_width_pct`
+/// says. Twice the margin is then found in four of five runs, even if no other cell of the family
+/// differs.
 ///
 /// No window is wild here. If one in 20 is, the plans of 15 to 24 set-ups with families of 12 or
 /// more find a change of 10 % in a third to a half of the runs: there only more pairs help.

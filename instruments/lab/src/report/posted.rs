@@ -230,6 +230,11 @@ fn beside_tests(view: &View<'_>, cells: &[&CellRecord]) -> Table {
     if let Some(rows) = without_effect(&quiet) {
         table.note(format!("{what} without an effect on {RATE}: {rows}."));
     }
+    if !gains.is_empty() {
+        table.note(
+            "Overall is the ratio of both sums, as in the post; a line's sum is of paired changes.",
+        );
+    }
     no_percentile(view, cells).into_iter().for_each(|note| table.note(note));
     table
 }

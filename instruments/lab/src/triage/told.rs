@@ -72,7 +72,7 @@ impl Triage {
                 words.push(finding.cause.as_str());
             }
         }
-        let open = if self.verdict.untold.is_empty() { "" } else { ", and what is open below" };
+        let open = if self.verdict.untold.is_empty() { "" } else { "; not all can be told" };
         match (words.as_slice(), open) {
             ([], "") => "cause: none".into(),
             ([], _) => "cause: cannot be told".into(),

@@ -128,7 +128,7 @@ knobs! {
     "answer" answer: Option<usize> = count_if_set(1, 1_048_576), "as many as message", "bytes of the answer to a request (rpc): message = 128 and answer = 8192 are reads of NFS, message = 8192 and answer = 128 its writes";
     "nodelay" nodelay: bool = flag(), "false", "TCP_NODELAY at both ends of a stream and of rpc: a short write does not wait for the answer to the one before it; web has it always";
     "sockbuf" sockbuf: usize = count(0, 16_777_216), "65536", "bytes asked for each socket buffer of TCP (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts; 0: the kernel's own, which grow";
-    "sysctl" tuned: bool = choice(SYSCTL), "system", "system: the kernel's settings of TCP and its buffers; post-002: those of that post, as far as they are a namespace's";
+    "sysctl" tuned: bool = choice(SYSCTL), "system", "system: the kernel's settings of TCP and its buffers; post-002: those of that post, as far as they are a namespace's, and its send queue";
     "offload" offload: bool = choice(OFFLOAD), "off", "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet (not xdp)";
     "probes" probes: u32 = count(0, 10_000), "1250", "small datagrams a second from west to east whose way is timed; 0: none";
     "buffers" data: Data = choice(BUFFERS), "frames", "where packets' bytes come from: frames of a pool, or the system's allocator once a packet";

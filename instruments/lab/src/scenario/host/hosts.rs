@@ -40,10 +40,12 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.wmem_max", "4194304"),
     ("net.core.netdev_max_backlog", "120000"),
 ];
-/// Length of the post's send queue, in front of the hosts' devices. Without one, packets for which a
-/// veth pair's own queue of 256 has no room are lost; with one the kernel, since 6.16, keeps them.
+/// Length of the post's send queue, in front of the hosts' devices. Without one, packets are lost
+/// for which a veth pair's own queue of 256 has no room; with one the kernel, since 6.16, keeps
+/// them.
 ///
-/// Source: drivers/net/veth.c, `veth_xmit` and `VETH_RING_SIZE`; post 002, "modprobe ib_ipoib send_queue_size=512".
+/// Source: drivers/net/veth.c, `veth_xmit` and `VETH_RING_SIZE`; post 002, "modprobe ib_ipoib
+/// send_queue_size=512".
 const SEND_QUEUE: u32 = 512;
 /// The remark that a veth pair has no receive queue whose length is the post's.
 const RECEIVE_QUEUE: &str = "n/a: its receive queue of 4096, which a veth pair does not have; `ring` sets the length \
@@ -86,19 +88,22 @@ impl Hosts {
                 hosts.middle.ip(&format!("link set dev {end} up"))?;
             }
             hosts.set_up(config)?;
-            hosts.queue_packets(config);
             for (_, end, _) in hosts.ends(config) {
                 wait_for_carrier(&hosts.middle, &end)?;
             }
         }
+        hosts.queue_packets(config);
         Ok(hosts)
     }
 
-    /// Gives the hosts' devices the send queue of post 002, if requested, and records whether it has
-    /// one.
+    /// Gives the hosts' devices the send queue of post 002, if requested, and records whether they
+    /// have one.
     fn queue_packets(&mut self, config: &Config) {
         if !config.tuned {
             return;
+        }
+        if config.port == Port::Tap {
+            return self.tunings.push("send queue n/a: a TAP device has its own".into());
         }
         let queued = |(host, _, adapter): (&Netns, String, usize)| {
             host.ip(&format!("link set dev eth{adapter} txqueuelen {SEND_QUEUE}"))?;
@@ -106,7 +111,7 @@ impl Hosts {
         };
         let done: Result<Vec<String>> = self.ends(config).into_iter().map(queued).collect();
         self.tunings.push(match done {
-            Ok(_) => format!("send queue = {SEND_QUEUE} (pfifo_fast)"),
+            Ok(_) => format!("send queue = {SEND_QUEUE} (pfifo_fast; of use since Linux 6.16)"),
             Err(e) => format!("send queue n/a: {}", e.why),
         });
     }

@@ -159,13 +159,13 @@ const OWN: &[Figure] = figures! {
     "request_p99_ns" "ns" "The same, 99th percentile.";
     "request_p999_ns" "ns" "The same, 99.9th percentile.";
     "retransmits" "segments" "TCP segments that either host sent again.";
-    "inlet_lost" "packets" "Packets that hosts gave their devices and the engine did not get; this and the next six with what was under way when the window ended.";
-    "inlet_refused" "packets" "Of these, those that the host's own device refused, because its queue was full.";
-    "inlet_missed" "packets" "Of these, those for which the ring that the engine reads had no room.";
+    "inlet_lost" "packets" "Packets that hosts gave their devices and the engine did not get; this and the next four with what was under way when the window ended.";
     "core_lost" "packets" "Packets that the engine got and did not give a device.";
     "driver_lost" "packets" "Packets that a driver says it sent and no device was given.";
     "outlet_lost" "packets" "Packets that a device was given and the kernel of no host got, but for those in `backlog_drop`.";
     "receiver_lost" "packets" "Packets that a host's kernel got and threw away: the counts from `backlog_drop` to `pfmemalloc_drop`.";
+    "inlet_refused" "packets" "Of `inlet_lost`, those for which the device's own queue had no room: veth's, of 256.";
+    "inlet_missed" "packets" "Of `inlet_lost`, those for which the ring that the engine reads had no room.";
     "core_late" "packets" "Packets that left the engine after one that had come later; with check = true.";
     "backlog_drop" "packets" "Packets for which a CPU's input backlog had no room (/proc/net/softnet_stat), at most those that the engine's devices refused.";
     "ip_in_hdr_errors" "packets" "InHdrErrors of IP, of both hosts, as all that follow; each is there if the kernel has it.";

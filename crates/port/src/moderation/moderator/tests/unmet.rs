@@ -43,6 +43,10 @@ fn hold_that_gathers_less_than_two_packets_is_extended_where_the_goal_of_cpu_nee
     // gather 1.95 packets, leave 1 %.
     let line = stream("adaptive:cpu=1%", 4096, Cost::default(), us(667), us(1));
     assert!(number(&line, "holding ") >= 1300.0 && !line.contains("more than"), "{line}");
+    for gap in 600..1150 {
+        let line = stream("adaptive:cpu=1%", 4096, Cost::default(), us(gap), us(1));
+        assert!(line.contains("holding ") && !line.contains("more than"), "{gap}: {line}");
+    }
     // 700 wake-ups of 12 us take 0.8 %.
     let line = stream("adaptive:cpu=1%", 4096, Cost::default(), us(1429), us(1));
     assert!(!line.contains("holding ") && !line.contains("more than"), "{line}");
