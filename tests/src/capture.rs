@@ -76,11 +76,13 @@ fn remove_orphans(folder: &Path) {
     }
 }
 
-/// Locks a folder; returns `None` if another process has its lock, or has removed it.
+/// Locks a file in a folder; returns `None` if another process has its lock, or has removed the
+/// folder. The folder itself is not locked, because the programs under test may lock it.
 fn lock(path: &Path) -> Option<File> {
-    let folder = File::open(path).ok()?;
-    folder.try_lock().ok()?;
-    (folder.metadata().ok()?.nlink() > 0).then_some(folder)
+    let options = File::options().write(true).create(true).truncate(false).to_owned();
+    let file = options.open(path.join(".lock")).ok()?;
+    file.try_lock().ok()?;
+    (file.metadata().ok()?.nlink() > 0).then_some(file)
 }
 
 /// A folder of this process, removed when dropped.

@@ -43,11 +43,11 @@ const TUNNEL_V6_UDP: u16 = 54;
 ///
 /// ```
 /// # mod linerate {
-/// #     pub use linerate_port::Views; pub use linerate_skb::{DropReason, Pool, Skb};
+/// #     pub use linerate_port::{Views, ViewsMut}; pub use linerate_skb::{DropReason, Pool, Skb};
 /// #     pub use linerate_wire as wire;
 /// # }
 /// use linerate::wire::{EtherType, Mac, UdpEnds};
-/// use linerate::{DropReason, Skb, Views};
+/// use linerate::{DropReason, Skb, Views, ViewsMut};
 ///
 /// fn into_udp(skb: &mut Skb, ends: &UdpEnds, mtu: usize) -> Result<(), DropReason> {
 ///     skb.ip()?; // ARP stays outside
