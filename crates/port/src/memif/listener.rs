@@ -47,8 +47,12 @@ const ACCEPTS_MAX: u32 = 1024;
 /// client that connects after a longer quiet time is accepted at once. Many clients wait longer, so
 /// that they take less CPU time.
 const ROUND: Duration = Duration::from_millis(2);
-const ROUND_OF_CLIENT: Duration = Duration::from_micros(500);
-const ROUND_MAX: Duration = Duration::from_millis(50);
+const ROUND_OF_CLIENT: Duration = Duration::from_millis(4);
+const ROUND_MAX: Duration = Duration::from_millis(400);
+/// Number of clients accepted in a round after which the next one is earlier, and the time until
+/// it: the listener's backlog may have been full, and a client that finds it full is not in it.
+const ACCEPTS_FULL: u32 = 256;
+const ROUND_FULL: Duration = Duration::from_millis(50);
 /// Most messages of one client processed in one turn.
 const MESSAGES_MAX: usize = 64;
 /// The reason for a peer of a user of whom too many objects wait to be closed.
@@ -169,7 +173,11 @@ impl Listener {
             }
             accepted += 1;
         }
-        self.next_round = now + (ROUND + ROUND_OF_CLIENT * accepted).min(ROUND_MAX);
+        let round = match accepted {
+            ACCEPTS_FULL.. => ROUND_FULL,
+            _ => (ROUND + ROUND_OF_CLIENT * accepted).min(ROUND_MAX),
+        };
+        self.next_round = now + round;
         Some(self.next_round)
     }
 

@@ -34,7 +34,7 @@ const WINDOW: Duration = Duration::from_millis(300);
 /// Smallest acceptable rate beside hostile clients, as a share of the rate alone and of the rate
 /// while they act on another process. A worker that does some work for each connection is far
 /// below.
-const FLOORS: [f64; 2] = [0.4, 0.6];
+const FLOORS: [f64; 2] = [0.9, 0.9];
 
 /// The ports of a server in a process of its own.
 struct Server {
@@ -132,7 +132,7 @@ impl Crowd {
         // connection.
         while self.target.load(Ordering::Acquire) == target && channel.recv(&mut Vec::new()).is_ok()
         {
-            let _ = poll_readable(&[channel.as_fd()], Some(Duration::from_millis(20)));
+            let _ = poll_readable(&[channel.as_fd()], Some(Duration::from_millis(100)));
         }
     }
 }

@@ -413,6 +413,7 @@ fn idle_sockets_of_another_user_starve_nobody() {
         ("", 22, slow),
         (",peer=any,secret=s", 22, slow),
         (",peer=any,secret=s", 300, Duration::ZERO),
+        (",peer=any,secret=s", 600, Duration::ZERO),
     ] {
         let (name, pool) = (name(), pool());
         let worker = Worker::of_port(&format!("memif:{name},role=server{options}"), &pool);
