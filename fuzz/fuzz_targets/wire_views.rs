@@ -13,10 +13,9 @@ fn read(frame: &[u8]) {
     let _ = eth(frame).map(|v| (v.tags().len(), v.ether_type(), v.payload().len(), v.src()));
     let _ = arp(frame).map(|v| (v.op(), v.sender_mac(), v.target_ip()));
     let _ = ip(frame).map(|v| (v.src(), v.dst(), v.protocol(), v.payload().len()));
-    let _ = ipv4(frame).map(|v| {
-        (v.options().len(), v.payload().len(), v.checksum_ok(), v.fragment_offset_bytes())
-    });
-    let _ = ipv6(frame).map(|v| (v.protocol(), v.is_fragment(), v.payload().len()));
+    let _ =
+        ipv4(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok(), v.total_len()));
+    let _ = ipv6(frame).map(|v| (v.protocol(), v.fragment(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok()));
     let _ = udp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
     let _ = transport(frame).map(|v| assert!(frame[v.payload_at()..].starts_with(v.payload())));
@@ -76,7 +75,8 @@ fn reshape(bytes: &[u8]) {
         let head = HeadMut::new(&mut frame, 0);
         let inner = if geneve { head.pop_geneve() } else { head.pop_vxlan() };
         assert!(inner.is_ok() || frame == bytes);
-        let _ = inner.map(|inner| eth(&frame[inner.spare..][..inner.len]).expect("a frame is inside"));
+        let _ =
+            inner.map(|inner| eth(&frame[inner.spare..][..inner.len]).expect("a frame is inside"));
     }
     let mut frame = [&[0; 20], bytes].concat();
     let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 2));

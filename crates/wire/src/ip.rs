@@ -91,6 +91,15 @@ impl<'a> IpRef<'a> {
         }
     }
 
+    /// Returns the number of hops left: IPv4's time to live, IPv6's hop limit.
+    #[must_use]
+    pub fn hops(&self) -> u8 {
+        match self {
+            IpRef::V4(ip) => ip.ttl(),
+            IpRef::V6(ip) => ip.hop_limit(),
+        }
+    }
+
     /// Returns true for a fragment of a datagram.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
@@ -304,7 +313,7 @@ where
         EtherType::IPV6 => {
             let ip = ipv6::split(payload, behind)?;
             let header = HeaderMut::V6(Ref::into_mut(ip.header));
-            let (found, fragment) = (ip.chain.protocol, ip.chain.fragment);
+            let (found, fragment) = (ip.chain.protocol, ip.chain.is_fragment());
             (found, fragment, Ok(ip.chain.routed), header, ip.payload, ip.behind)
         }
         _ => return Err(Malformed::NotIp),

@@ -15,6 +15,7 @@ use crate::partial::{self, Check};
 use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth};
 
 use chain::Chain;
+pub use chain::Fragment;
 pub use header::Ipv6Header;
 use header::Parts;
 pub(crate) use header::split;
@@ -83,6 +84,14 @@ impl<'a> Ipv6Ref<'a> {
     /// header.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
+        self.chain.is_fragment()
+    }
+
+    /// Returns the fragment header, if there is one. An [atomic](Fragment::is_atomic) fragment has one,
+    /// too, although it is a whole packet. If a packet has several such headers, this is the last one
+    /// that is not atomic.
+    #[must_use]
+    pub fn fragment(&self) -> Option<Fragment> {
         self.chain.fragment
     }
 
@@ -172,7 +181,7 @@ impl Ipv6Mut<'_> {
     /// Returns true for a fragment of a datagram.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
-        self.chain.fragment
+        self.chain.is_fragment()
     }
 
     /// Returns all bytes after the extension headers, up to the payload length.
@@ -256,6 +265,39 @@ mod tests {
         for reserved in [0, 2, 4, 6] {
             let atomic = with_chain(44, &[17, 0, 0, reserved, 9, 9, 9, 9]);
             assert_eq!(udp(&atomic).unwrap().payload(), b"payload", "{reserved}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_header_is_read_and_one_that_is_cut_off_is_an_error() {
+        let read = |headers: &[u8]| {
+            let frame = with_chain(44, headers);
+            let ip = ipv6(&frame).unwrap();
+            (ip.fragment(), ip.is_fragment(), ip.protocol(), crate::ip(&frame).unwrap().hops())
+        };
+        let fragment =
+            |offset_bytes, more| Some(Fragment { offset_bytes, more, ident: 0x0102_0304 });
+        let header = |high: u8, low: u8| [17, 9, high, low, 1, 2, 3, 4];
+        for (high, low, expected, is_fragment) in [
+            (0, 0, fragment(0, false), false),
+            (0, 6, fragment(0, false), false), // reserved bits
+            (0, 1, fragment(0, true), true),
+            (0, 8, fragment(8, false), true),
+            (0xff, 0xff, fragment(65_528, true), true),
+        ] {
+            let got = read(&header(high, low));
+            assert_eq!(got, (expected, is_fragment, Protocol::UDP, 64), "{high} {low}");
+        }
+        // A second header that is atomic does not hide that of a fragment.
+        let mut twice = [header(0, 1), header(0, 0)].concat();
+        twice[0] = 44;
+        assert_eq!(read(&twice), (fragment(0, true), true, Protocol::UDP, 64));
+        assert_eq!(ipv6(&udp6_frame(b"")).unwrap().fragment(), None);
+        for len in 0..8 {
+            let mut cut = with_chain(44, &header(0, 8));
+            cut.truncate(54 + len);
+            cut[19] = len as u8;
+            assert_eq!(ipv6(&cut).unwrap_err(), Malformed::BadLength, "{len}");
         }
     }
 

@@ -58,7 +58,7 @@ pub use head::{Head, HeadMut};
 pub use icmp::{IcmpHeader, IcmpMut, IcmpRef, icmp, icmp_mut};
 pub use ip::{IpRef, Protocol, ip};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
-pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
+pub use ipv6::{Fragment, Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
 pub use malformed::Malformed;
 pub use nd::{NdMut, nd_mut};
 pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, UdpEnds, VLAN_BYTES};

@@ -86,9 +86,9 @@ fn udp_segment(payload: &[u8], pseudo: impl Fn(u16) -> u16) -> Vec<u8> {
 fn view_all(frame: &mut [u8]) {
     let _ = eth(frame).map(|v| (v.tags().len(), v.payload().len()));
     let _ = arp(frame).map(|v| v.target_ip());
-    let _ = ip(frame).map(|v| (v.src(), v.payload().len()));
+    let _ = ip(frame).map(|v| (v.src(), v.hops(), v.payload().len()));
     let _ = ipv4(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
-    let _ = ipv6(frame).map(|v| (v.protocol(), v.payload().len()));
+    let _ = ipv6(frame).map(|v| assert!(!v.is_fragment() || v.fragment().is_some()));
     let _ = udp(frame).map(|v| (v.checksum_ok(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
     let _ = icmp(frame).map(|v| (v.checksum_ok(), v.is_echo_request(), v.payload().len()));

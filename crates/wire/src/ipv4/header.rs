@@ -23,8 +23,10 @@ pub struct Ipv4Header {
     dst: U32,
 }
 
-/// Flag that forbids routers to fragment the packet.
+/// Flag that forbids routers to fragment the packet; the next constant is the flag of all fragments
+/// of a datagram but the last.
 const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
 
 const _: () = assert!(size_of::<Ipv4Header>() == 20);
 
@@ -65,6 +67,13 @@ impl Ipv4Header {
         Protocol(self.protocol)
     }
 
+    /// Returns the length of the packet in bytes, header included, as the header says it: 0 in a TCP
+    /// superframe above 64 KiB.
+    #[must_use]
+    pub fn total_len(&self) -> usize {
+        self.total_len.get().into()
+    }
+
     /// Returns the identification that fragments of one datagram share.
     #[must_use]
     pub fn ident(&self) -> u16 {
@@ -75,6 +84,18 @@ impl Ipv4Header {
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.flags_offset.get() & 0x3fff != 0
+    }
+
+    /// Returns true if routers must not fragment the packet.
+    #[must_use]
+    pub fn dont_fragment(&self) -> bool {
+        self.flags_offset.get() & DONT_FRAGMENT != 0
+    }
+
+    /// Returns true if further fragments of the datagram follow this one.
+    #[must_use]
+    pub fn more_fragments(&self) -> bool {
+        self.flags_offset.get() & MORE_FRAGMENTS != 0
     }
 
     /// Returns the payload's offset in the datagram. Only a packet with offset 0 has a transport

@@ -18,6 +18,20 @@ fn fields_read_as_written_and_padding_is_left_out() {
 }
 
 #[test]
+fn flags_and_total_length_are_those_of_the_header() {
+    let mut frame = udp4_frame(A, B, b"hi");
+    frame.resize(60, 0xee);
+    // Every value of the three flags, with an offset whose bits are not theirs.
+    for flags in 0..8u8 {
+        (frame[20], frame[21]) = (flags << 5 | 0x1f, 0xff);
+        let ip = ipv4(&frame).unwrap();
+        assert_eq!((ip.dont_fragment(), ip.more_fragments()), (flags & 2 != 0, flags & 1 != 0));
+        assert_eq!((ip.fragment_offset_bytes(), ip.total_len()), (65_528, 30));
+        assert_eq!(crate::ip(&frame).unwrap().hops(), 64);
+    }
+}
+
+#[test]
 fn lengths_that_lie_are_errors() {
     let good = udp4_frame(A, B, b"hi");
     let with = |at: usize, value: u8| {
