@@ -283,17 +283,17 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
 
 #[test]
 fn kernel_at_the_other_end_of_a_vxlan_tunnel_is_reached_over_packet() {
-    tunnelled("packet:w0", "packet:e0,udp=4789");
+    tunnelled("packet:w0", "packet:e0,udp=4789", &[]);
 }
 
 #[test]
-fn kernel_at_the_other_end_of_a_vxlan_tunnel_is_reached_over_xdp() {
-    tunnelled("xdp:w0,all", "xdp:e0,udp=4789");
+fn kernel_at_the_other_end_of_a_vxlan_tunnel_at_port_8472_is_reached_over_xdp() {
+    tunnelled("xdp:w0,all", "xdp:e0,udp=8472", &["8472"]);
 }
 
 /// Pings, and sends TCP and UDP both ways, from a host in front of the tunnel to the kernel's own
 /// tunnel behind it.
-fn tunnelled(inside: &str, outside: &str) {
+fn tunnelled(inside: &str, outside: &str, udp: &[&str]) {
     const MACS: [&str; 2] = ["02:00:00:00:02:01", "02:00:00:00:02:02"];
     let east: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
     let hosts = or_skip!(Hosts::new());
@@ -303,11 +303,13 @@ fn tunnelled(inside: &str, outside: &str) {
     hosts.east.ip(&format!("link set dev eth0 address {}", MACS[1]));
     hosts.east.ip("addr add 192.0.2.2/24 dev eth0");
     hosts.east.ip(&format!("neigh add 192.0.2.1 lladdr {} dev eth0", MACS[0]));
-    let tunnel = "name tun0 type vxlan id 7 local 192.0.2.2 remote 192.0.2.1 dstport 4789 dev eth0";
-    or_skip!(hosts.east.try_ip(&format!("link add {tunnel}")));
+    let tunnel = "name tun0 type vxlan id 7 local 192.0.2.2 remote 192.0.2.1 dev eth0 dstport";
+    let udp_port = udp.first().unwrap_or(&"4789");
+    or_skip!(hosts.east.try_ip(&format!("link add {tunnel} {udp_port}")));
     hosts.east.ip(&format!("addr add {east}/24 dev tun0"));
     hosts.east.ip("link set dev tun0 up");
     let args = [inside, outside, "192.0.2.1", MACS[0], "192.0.2.2", MACS[1], "7"];
+    let args = [&args[..], udp].concat();
     let ports = [inside, outside];
     let program = or_skip!(start(&hosts.middle, example!("vxlan"), &args, &ports));
     for size in [0, 1000, 1422] {

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
 use linerate_wire::{
-    HeadMut, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4, ipv4_mut, ipv6,
-    ipv6_mut, nd_mut, stamp, tcp, transport, transport_mut, udp, udp_mut,
+    Head, HeadMut, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4, ipv4_mut,
+    ipv6, ipv6_mut, nd_mut, stamp, tcp, transport, transport_mut, udp, udp_mut,
 };
 
 fn read(frame: &[u8]) {
@@ -75,6 +75,7 @@ fn reshape(bytes: &[u8]) {
         let head = HeadMut::new(&mut frame, 0);
         let inner = if geneve { head.pop_geneve() } else { head.pop_vxlan() };
         assert!(inner.is_ok() || frame == bytes);
+        assert!(geneve || inner.is_err() || Head::new(bytes, 0).vxlan_vni(4789).is_ok());
         let _ =
             inner.map(|inner| eth(&frame[inner.spare..][..inner.len]).expect("a frame is inside"));
     }

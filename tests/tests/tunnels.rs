@@ -254,7 +254,7 @@ fn through_a_stage(ports: [&str; 2], is_v6: bool) -> Result<(), String> {
         false => [WEST.into(), EAST.into()],
     };
     let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 9]), mac_of(&hosts.east));
-    let ends = Ends { src_mac, dst_mac, src, dst, vni: 7 };
+    let ends = Ends { src_mac, dst_mac, src, dst, vni: 7, port: None };
     hosts.west.ip(&format!("addr add {INNER_WEST}/24 dev eth0"));
     // The inner packets have room for the tunnel's headers.
     hosts.west.ip("link set dev eth0 mtu 1430");

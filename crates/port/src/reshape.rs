@@ -167,14 +167,21 @@ pub trait Reshape {
     /// Takes the frame out of a VXLAN packet to port 4789, and returns the number of its network.
     /// The outer headers go, with their VLAN tags and a checksum that they left to a device; so do
     /// bytes after the datagram. Congestion that the outer packet met is marked on an IP packet
-    /// inside. Who sent the packet, and whether its checksum is right, is for the caller to ask
-    /// before: `skb.udp()?`. See [`HeadMut::pop_vxlan`].
+    /// inside. The caller checks before who sent the packet (`skb.udp()?.src_addr()`) and that its
+    /// checksum is right (`skb.udp()?.checksum_ok()`), because this method does not. See
+    /// [`HeadMut::pop_vxlan`].
     ///
     /// # Errors
     /// [`DropReason::UNWANTED`] without such a frame; [`DropReason::CONGESTED`] if the packet
     /// inside does not take the mark; [`DropReason::UNSUPPORTED`] for a superframe of the outer
     /// datagrams, and for a chain with bytes after the datagram; see the trait.
     fn pop_vxlan(&mut self) -> Result<u32, DropReason>;
+    /// Takes the frame out of a VXLAN packet to UDP port `port`, as [`Reshape::pop_vxlan`]: Linux's
+    /// default is 8472. [`Views::vxlan_vni`] returns the number of the network before.
+    ///
+    /// # Errors
+    /// As [`Reshape::pop_vxlan`].
+    fn pop_vxlan_at(&mut self, port: u16) -> Result<u32, DropReason>;
     /// Takes the frame out of a Geneve packet to port 6081, as [`Reshape::pop_vxlan`]; its options
     /// are skipped.
     ///
@@ -241,6 +248,10 @@ impl Reshape for Skb {
 
     fn pop_vxlan(&mut self) -> Result<u32, DropReason> {
         pop_tunnel(self, |head| head.pop_vxlan())
+    }
+
+    fn pop_vxlan_at(&mut self, port: u16) -> Result<u32, DropReason> {
+        pop_tunnel(self, |head| head.pop_vxlan_at(port))
     }
 
     fn pop_geneve(&mut self) -> Result<u32, DropReason> {

@@ -76,6 +76,13 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason>;
+    /// Returns the number of the network of a VXLAN packet to UDP port `port`, so that a packet of
+    /// another network can pass unchanged: [`Head::vxlan_vni`].
+    ///
+    /// # Errors
+    /// See the trait; [`DropReason::UNWANTED`] also for a packet to another port, and for one
+    /// without a network's number.
+    fn vxlan_vni(&self, port: u16) -> Result<u32, DropReason>;
     /// Returns a hash of the packet's flow, equal in both directions: [`Head::flow_hash`]. Returns
     /// 0 if a peer can write the packet's memory.
     fn flow_hash(&self) -> u32;
@@ -216,6 +223,10 @@ impl<S> Views for Skb<S> {
 
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason> {
         Ok(head(self)?.icmp()?)
+    }
+
+    fn vxlan_vni(&self, port: u16) -> Result<u32, DropReason> {
+        Ok(head(self)?.vxlan_vni(port)?)
     }
 
     fn flow_hash(&self) -> u32 {

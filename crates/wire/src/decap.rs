@@ -15,7 +15,7 @@ use zerocopy::Ref;
 use crate::ecn::CE;
 use crate::ip::{self, HeaderMut};
 use crate::outer::{GENEVE_ETHERNET, GENEVE_PORT, TUNNEL_BYTES, VXLAN_PORT};
-use crate::{EtherType, HeadMut, Malformed, Protocol, eth, ipv4, ipv6, partial};
+use crate::{EtherType, Head, HeadMut, Malformed, Protocol, UdpRef, eth, ipv4, ipv6, partial};
 
 /// The flag of VXLAN's first byte for a network identifier, and that of its second byte for an
 /// inner checksum that the receiver is to compute (Linux's `remcsumtx`).
@@ -36,6 +36,18 @@ pub struct Inner {
     pub len: usize,
     /// Number of the virtual network.
     pub vni: u32,
+}
+
+impl Head<'_> {
+    /// Returns the number of the network of a VXLAN packet to UDP port `port`, which
+    /// [`HeadMut::pop_vxlan_at`] also returns.
+    ///
+    /// Errors: [`Malformed::NotTunnel`], [`Malformed::Short`] and those of [`crate::udp()`], as
+    ///         [`HeadMut::pop_vxlan`]. The frame inside is not checked.
+    /// Cost:   constant.
+    pub fn vxlan_vni(self, port: u16) -> Result<u32, Malformed> {
+        Ok(Outer::read(self, port, vxlan_bytes)?.vni)
+    }
 }
 
 impl HeadMut<'_> {
@@ -74,17 +86,21 @@ impl HeadMut<'_> {
     /// unused afterwards.
     ///
     /// Shape:  congestion that the outer packet met is marked on an IP packet inside. Neither the
-    ///         outer checksum nor the sender is checked: do it before with [`HeadMut::udp`].
+    ///         outer checksum nor the sender is checked: check them before with [`Head::udp`] and
+    ///         [`UdpRef::checksum_ok`].
     /// Errors: [`Malformed::NotTunnel`], also without a network identifier, and with an inner
     ///         checksum that the receiver is to compute (Linux's `remcsumtx`);
     ///         [`Malformed::Congestion`] as [`HeadMut::pop_ip`]; [`Malformed::Short`] for a frame
     ///         without an Ethernet header; those of [`crate::udp()`]. Nothing changed.
     /// Cost:   constant.
     pub fn pop_vxlan(self) -> Result<Inner, Malformed> {
-        self.pop_tunnel(VXLAN_PORT, |header| {
-            let is_plain = header[0] & VXLAN_HAS_VNI != 0 && header[1] & VXLAN_UNFINISHED == 0;
-            if is_plain { Ok(TUNNEL_BYTES) } else { Err(Malformed::NotTunnel) }
-        })
+        self.pop_vxlan_at(VXLAN_PORT)
+    }
+
+    /// Takes the frame out of a VXLAN packet to UDP port `port`, as [`HeadMut::pop_vxlan`]. Linux's
+    /// default is 8472.
+    pub fn pop_vxlan_at(self, port: u16) -> Result<Inner, Malformed> {
+        self.pop_tunnel(port, vxlan_bytes)
     }
 
     /// Takes the frame out of a Geneve packet to port 6081, and skips the tunnel's options; as
@@ -111,14 +127,7 @@ impl HeadMut<'_> {
         port: u16,
         header_bytes: impl FnOnce(&[u8; TUNNEL_BYTES]) -> Result<usize, Malformed>,
     ) -> Result<Inner, Malformed> {
-        let udp = self.as_head().udp()?;
-        if udp.dst_port() != port {
-            return Err(Malformed::NotTunnel);
-        }
-        let header = udp.payload().first_chunk().ok_or(Malformed::Short)?;
-        let header_len = header_bytes(header)?;
-        let [.., a, b, c, _] = *header;
-        let vni = u32::from_be_bytes([0, a, b, c]);
+        let Outer { udp, header_len, vni } = Outer::read(self.as_head(), port, header_bytes)?;
         let here = udp.payload().get(header_len..).ok_or(Malformed::Short)?.len();
         let (ecn, behind) = (udp.ip().ecn(), udp.behind());
         let spare = udp.payload_at() + header_len;
@@ -132,6 +141,39 @@ impl HeadMut<'_> {
         }
         Ok(Inner { spare, len: here + behind, vni })
     }
+}
+
+/// A tunnel's outer headers.
+struct Outer<'a> {
+    udp: UdpRef<'a>,
+    /// Length of the tunnel header behind UDP's.
+    header_len: usize,
+    vni: u32,
+}
+
+impl Outer<'_> {
+    /// Reads the headers of a UDP packet to `port`; `header_bytes` returns the length of the tunnel
+    /// header.
+    fn read(
+        head: Head<'_>,
+        port: u16,
+        header_bytes: impl FnOnce(&[u8; TUNNEL_BYTES]) -> Result<usize, Malformed>,
+    ) -> Result<Outer<'_>, Malformed> {
+        let udp = head.udp()?;
+        if udp.dst_port() != port {
+            return Err(Malformed::NotTunnel);
+        }
+        let header = udp.payload().first_chunk().ok_or(Malformed::Short)?;
+        let header_len = header_bytes(header)?;
+        let [.., a, b, c, _] = *header;
+        Ok(Outer { udp, header_len, vni: u32::from_be_bytes([0, a, b, c]) })
+    }
+}
+
+/// Returns the length of a VXLAN header that can be taken off.
+fn vxlan_bytes(header: &[u8; TUNNEL_BYTES]) -> Result<usize, Malformed> {
+    let is_plain = header[0] & VXLAN_HAS_VNI != 0 && header[1] & VXLAN_UNFINISHED == 0;
+    if is_plain { Ok(TUNNEL_BYTES) } else { Err(Malformed::NotTunnel) }
 }
 
 /// Marks the congestion that an outer packet met, `outside`, on the inner `packet`.
@@ -179,7 +221,14 @@ mod tests {
     fn tunnel(v6: bool) -> Tunnel {
         let ends = if v6 { ["fd00::a", "fd00::b"] } else { ["192.0.2.1", "192.0.2.2"] };
         let [src, dst] = ends.map(|text| text.parse::<IpAddr>().unwrap());
-        Tunnel { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst, vni: 0x00ab_cdef }
+        Tunnel {
+            src_mac: Mac([2; 6]),
+            dst_mac: Mac([4; 6]),
+            src,
+            dst,
+            vni: 0x00ab_cdef,
+            port: None,
+        }
     }
 
     /// Puts `frame` into a tunnel.
@@ -306,6 +355,32 @@ mod tests {
         }
         assert_eq!(refused(&geneve(42, 0x3f), true), Malformed::Short);
         assert_eq!(ip(&geneve(42, 0)).map(|ip| ip.protocol()), Ok(Protocol::UDP));
+    }
+
+    #[test]
+    fn a_tunnel_is_at_the_port_that_it_says_and_its_network_is_read_without_a_change() {
+        let frame = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"hi");
+        for v6 in [false, true] {
+            let tunnel = Tunnel { port: Some(8472), ..tunnel(v6) };
+            let mut packet = vec![0; tunnel.header_bytes()];
+            packet.extend(&frame);
+            HeadMut::new(&mut packet, 0).push_vxlan(&tunnel).unwrap();
+            assert_eq!(udp(&packet).unwrap().dst_port(), 8472);
+            assert_eq!(refused(&packet, false), Malformed::NotTunnel);
+            let head = Head::new(&packet, 0);
+            assert_eq!(head.vxlan_vni(8472), Ok(tunnel.vni));
+            assert_eq!(head.vxlan_vni(4789), Err(Malformed::NotTunnel));
+            let inner = HeadMut::new(&mut packet, 0).pop_vxlan_at(8472).unwrap();
+            assert_eq!((inner.vni, &packet[inner.spare..]), (tunnel.vni, &frame[..]));
+            HeadMut::new(&mut packet, 0).push_geneve(&tunnel).unwrap();
+            assert_eq!(udp(&packet).unwrap().dst_port(), 8472);
+        }
+        let mut packet = pushed(&frame, false, false);
+        let vni = |packet: &[u8], behind| Head::new(packet, behind).vxlan_vni(4789);
+        assert_eq!(vni(&packet, 0), Ok(0x00ab_cdef));
+        packet[42] = 0;
+        assert_eq!(vni(&packet, 0), Err(Malformed::NotTunnel), "without a network");
+        assert_eq!(vni(&packet[..49], packet.len() - 49), Err(Malformed::Short));
     }
 
     #[test]

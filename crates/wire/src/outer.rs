@@ -57,6 +57,9 @@ pub struct Tunnel {
     pub dst: IpAddr,
     /// Number of the virtual network, in the low 24 bits.
     pub vni: u32,
+    /// UDP port of the other end; `None` is the registered one: 4789 for VXLAN, 6081 for Geneve.
+    /// Linux and what is built on it (flannel, Cilium) have VXLAN at 8472 unless told otherwise.
+    pub port: Option<u16>,
 }
 
 impl Tunnel {
@@ -243,7 +246,7 @@ impl HeadMut<'_> {
             src_mac: tunnel.src_mac,
             dst_mac: tunnel.dst_mac,
             src: SocketAddr::new(tunnel.src, src_port),
-            dst: SocketAddr::new(tunnel.dst, port),
+            dst: SocketAddr::new(tunnel.dst, tunnel.port.unwrap_or(port)),
         };
         ends.write_headers(self.bytes, ecn, udp_len)?;
         let at = ends.header_bytes();

@@ -121,7 +121,14 @@ fn view_all(frame: &mut [u8]) {
 fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
     let [src, dst] = [[1, 2, 3, 4], [5, 6, 7, 8]].map(Ipv4Addr::from);
     let (src_mac, dst_mac) = (Mac([2; 6]), Mac([4; 6]));
-    let tunnel = Tunnel { src_mac, dst_mac, src: src.into(), dst: dst.into(), vni: behind as u32 };
+    let tunnel = Tunnel {
+        src_mac,
+        dst_mac,
+        src: src.into(),
+        dst: dst.into(),
+        vni: behind as u32,
+        port: None,
+    };
     let try_on = |change: &dyn Fn(HeadMut<'_>) -> bool| {
         let mut copy = bytes.to_vec();
         let changed = change(HeadMut::new(&mut copy, behind).with_partial(partial));
@@ -141,7 +148,8 @@ fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
     try_on(&|head| head.pop_ip().is_ok());
     try_on(&|head| head.push_vxlan(&tunnel).is_ok());
     try_on(&|head| head.push_geneve(&tunnel).is_ok());
-    let _ = Head::new(bytes, behind).flow_hash();
+    let head = Head::new(bytes, behind);
+    let _ = (head.flow_hash(), head.vxlan_vni(2000));
 }
 
 /// Does what `view_all` does, for a packet of which only `bytes` are in the slice and `behind` more

@@ -13,6 +13,7 @@ const TUNNEL: Tunnel = Tunnel {
     src: IpAddr::V4(SRC),
     dst: IpAddr::V4(DST),
     vni: 1,
+    port: None,
 };
 
 /// Returns a UDP datagram over IPv4 or IPv6 with an outer IP header, and the room that the header

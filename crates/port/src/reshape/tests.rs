@@ -17,7 +17,7 @@ fn pool() -> Pool {
 fn tunnel(v6: bool) -> Tunnel {
     let ends = if v6 { ["fd00::a", "fd00::b"] } else { ["192.0.2.1", "192.0.2.2"] };
     let [src, dst] = ends.map(|text| text.parse().unwrap());
-    Tunnel { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst, vni: 7 }
+    Tunnel { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst, vni: 7, port: None }
 }
 
 #[test]
@@ -102,6 +102,20 @@ fn a_superframe_comes_out_of_a_tunnel_whole_and_one_of_outer_datagrams_is_refuse
         let mut other = unfinished(&pool, 4);
         assert_eq!(pop(&mut other), Err(DropReason::UNWANTED));
     }
+}
+
+#[test]
+fn network_of_a_vxlan_packet_at_any_port_is_read_before_it_is_popped() {
+    let pool = pool();
+    let mut skb = unfinished(&pool, 4);
+    let before = bytes(&skb);
+    assert_eq!(skb.vxlan_vni(8472), Err(DropReason::UNWANTED));
+    skb.push_vxlan(&Tunnel { port: Some(8472), ..tunnel(false) }).unwrap();
+    assert_eq!(skb.pop_vxlan(), Err(DropReason::UNWANTED));
+    assert_eq!(skb.vxlan_vni(8472), Ok(7));
+    let mut shared = skb.share().into_unique();
+    assert_eq!((shared.vxlan_vni(8472), shared.pop_vxlan_at(8472)), (Ok(7), Ok(7)));
+    assert!(bytes(&shared) == before && skb.vxlan_vni(8472) == Ok(7));
 }
 
 /// Returns a packet of SCTP whose CRC is left to a device.

@@ -282,7 +282,7 @@ proptest! {
             ["192.0.2.1", "192.0.2.2"]
         }.map(|text| text.parse().unwrap());
         let (src_mac, dst_mac) = (Mac([2; 6]), Mac([4; 6]));
-        let tunnel = Tunnel { src_mac, dst_mac, src, dst, vni };
+        let tunnel = Tunnel { src_mac, dst_mac, src, dst, vni, port: None };
         let new = tunnel.header_bytes();
         let mut frame = [vec![0xee; new], inner].concat();
         let head = HeadMut::new(&mut frame, 0);
@@ -447,6 +447,7 @@ fn a_push_that_is_refused_changes_nothing() {
         src: src.into(),
         dst: Ipv6Addr::LOCALHOST.into(),
         vni: 1,
+        port: None,
     };
     assert!(head.reborrow().push_vxlan(&ends).is_err(), "no room, and ends of two versions");
     let mut far = HeadMut::new(&mut frame, 70_000);
