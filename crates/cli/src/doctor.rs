@@ -32,7 +32,8 @@ const DEEP_INDENT: usize = INDENT + 5;
 ///
 /// Doctor tries the real operations and undoes them. It opens an xdp port with a filter that takes
 /// no traffic from the kernel. The driver of real hardware may take the link down for a moment, so
-/// doctor opens a port on hardware, or on a TAP that already exists, only with --try. With --try,
+/// doctor opens a port on hardware, on a bond, bridge or VLAN of it, or on a TAP that already
+/// exists, only with --try. With --try,
 /// doctor also sends an ARP request to a neighbour through the socket of an xdp port, receives only
 /// the reply, and reports whether the reply came and how long the link was down.
 ///

@@ -18,7 +18,7 @@ use rustix::net::{
 
 use crate::bpf::Mode;
 use crate::error::{Code, Error, Result};
-use crate::netif::{IfName, Interface};
+use crate::netif::{HARDWARE_ETHERNET, IfName, Interface};
 
 mod host_use;
 mod napi;
@@ -111,6 +111,57 @@ impl LinkInfo {
         let name = |index| Interface::by_index(index).ok().map(|member| member.name());
         Ok(found.into_iter().filter_map(name).collect())
     }
+}
+
+/// An interface in the kernel's list of all.
+struct Listed {
+    index: u32,
+    is_ethernet: bool,
+    info: LinkInfo,
+}
+
+/// Returns true if `interface` is hardware or stands on hardware: a bond, a bridge, a VLAN or the
+/// like of it, also over several steps. An XDP program on a bond is attached to each of its
+/// members, and one in generic mode turns LRO off in all interfaces below.
+///
+/// Returns true also if the kernel does not answer, or if what is below is in another network
+/// namespace.
+#[must_use]
+pub fn reaches_hardware(interface: &Interface) -> bool {
+    let mut links = Vec::new();
+    let each = |message: &[u8]| {
+        let Some(index) = u32_at(message, 4) else { return };
+        let kind = message.get(2..4).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+        let is_ethernet = kind == Some(HARDWARE_ETHERNET);
+        links.push(Listed { index, is_ethernet, info: read(message) });
+    };
+    match dump(RTM_GETLINK, &[0; LINK_BYTES], each) {
+        Ok(()) => stands_on_hardware(interface.index(), &links),
+        Err(_) => true,
+    }
+}
+
+/// Returns true if the interface `index` or one below it is hardware.
+fn stands_on_hardware(index: u32, links: &[Listed]) -> bool {
+    let (mut found, mut next) = (vec![index], 0);
+    while let Some(index) = found.get(next).copied() {
+        next += 1;
+        // An interface that was just deleted has no driver.
+        let Some(link) = links.iter().find(|link| link.index == index) else { continue };
+        let below: Vec<u32> = match link.info.kind.as_str() {
+            "" if link.is_ethernet => return true,
+            // The other end of a veth is beside it, not below.
+            "" | "veth" => continue,
+            "bond" | "team" | "bridge" => {
+                let members = links.iter().filter(|link| link.info.master == Some(index));
+                members.map(|member| member.index).collect()
+            }
+            _ if link.info.other.is_some() && link.info.other_is_elsewhere => return true,
+            _ => link.info.other.into_iter().collect(),
+        };
+        found.extend(below.into_iter().filter(|below| !found.contains(below)).collect::<Vec<_>>());
+    }
+    false
 }
 
 type Answer<T> = std::result::Result<T, Errno>;
@@ -281,6 +332,41 @@ mod tests {
             assert_eq!(members(), [v0.name()]);
             assert_eq!(LinkInfo::of(&v0).unwrap().master, Some(b0.index()));
             assert_eq!(LinkInfo::of(&b0).unwrap().kind, "bridge");
+        });
+    }
+
+    #[test]
+    fn bond_or_vlan_of_hardware_reaches_it_and_a_veth_with_a_bridge_does_not() {
+        let link = |index, kind: &str, other, master| {
+            let info = LinkInfo { kind: kind.into(), other, master, ..LinkInfo::default() };
+            Listed { index, is_ethernet: true, info }
+        };
+        let links = [
+            link(1, "", None, Some(3)),
+            link(2, "", None, Some(3)),
+            link(3, "bond", None, None),
+            link(4, "vlan", Some(3), None),
+            link(5, "bridge", None, None),
+            link(6, "veth", Some(7), Some(5)),
+            link(7, "veth", Some(6), None),
+            link(8, "macvlan", Some(6), None),
+            link(9, "bond", None, None),
+            // Two interfaces that name each other.
+            link(10, "vlan", Some(11), None),
+            link(11, "vlan", Some(10), None),
+        ];
+        let reaching: Vec<u32> = (0..=12).filter(|i| stands_on_hardware(*i, &links)).collect();
+        assert_eq!(reaching, [1, 2, 3, 4]);
+        let mut elsewhere = link(1, "vlan", Some(2), None);
+        elsewhere.info.other_is_elsewhere = true;
+        assert!(stands_on_hardware(1, &[elsewhere]));
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link add b0 type bridge");
+            ip("link set v0 master b0");
+            for name in ["lo", "v0", "b0"] {
+                assert!(!reaches_hardware(&Interface::open(name).unwrap()), "{name}");
+            }
         });
     }
 

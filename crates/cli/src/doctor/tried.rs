@@ -2,8 +2,8 @@
 
 use linerate::{Driver, Spec};
 use linerate_ctl::doctor::Trial;
-use linerate_sys::netif::{HARDWARE_ETHERNET, Interface};
-use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::reaches_hardware;
 
 /// Returns the text of a port that changes the same settings as the port that the trial of `spec`
 /// opens; `None` if it opens none, or one that changes nothing.
@@ -12,10 +12,12 @@ pub(super) fn tried(spec: &Spec, trial: Trial, of_links: Option<&dyn Driver>) ->
     if of_links.is_none_or(|driver| driver.name() != spec.driver) {
         return Some(text.to_owned());
     }
+    // Doctor opens such an interface with --try only.
+    let reaches = |name: &str| Interface::open(name).is_ok_and(|found| reaches_hardware(&found));
     let is = |part: &str, key: &str| part.split('=').next() == Some(key);
     // Beside another owner's program, the trial only sends.
     let is_beside = text.split(',').skip(1).any(|part| is(part, "map"));
-    if is_beside || (!trial.is_full() && is_hardware(&spec.arg)) {
+    if is_beside || (!trial.is_full() && reaches(&spec.arg)) {
         return None;
     }
     // The filter of the trial stands in place of `write`. A port that only sends ignores `hold=`
@@ -24,15 +26,6 @@ pub(super) fn tried(spec: &Spec, trial: Trial, of_links: Option<&dyn Driver>) ->
     let is_left_out = |part: &str| ["write", "hold", "rss"].iter().any(|key| is(part, key));
     let parts = text.split(',').filter(|part| !is_written || !is_left_out(part));
     Some(parts.collect::<Vec<_>>().join(","))
-}
-
-/// Returns true for an interface that doctor opens with --try only.
-fn is_hardware(interface: &str) -> bool {
-    Interface::open(interface).is_ok_and(|found| {
-        let is_virtual = LinkInfo::of(&found).is_ok_and(|info| !info.kind.is_empty());
-        let ethernet = found.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
-        ethernet && !is_virtual
-    })
 }
 
 #[cfg(test)]

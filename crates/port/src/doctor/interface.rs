@@ -2,7 +2,7 @@
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, Interface};
-use linerate_sys::rtnl::{LinkInfo, XdpFeatures};
+use linerate_sys::rtnl::{LinkInfo, XdpFeatures, reaches_hardware};
 
 use super::finding::Findings;
 use super::proc;
@@ -22,6 +22,12 @@ impl InterfaceInfo {
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet
+    }
+
+    /// Returns true if the interface is hardware or stands on hardware, as a bond or a VLAN does:
+    /// an XDP program changes settings of that, too.
+    pub fn reaches_hardware(&self) -> bool {
+        self.is_hardware() || reaches_hardware(&self.interface)
     }
 }
 

@@ -81,7 +81,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     // A map given by the program is not in the text.
     let is_given = matches!(config.map, Some(Map::Given(_)));
     let can = of.is_up && is_free && may && divides && holds && !is_given;
-    if can && (!of.is_hardware() || how.is_full()) {
+    if can && (how.is_full() || !of.reaches_hardware()) {
         return tried(config, spec, of, how, found);
     }
     several(of, found);
@@ -90,7 +90,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     if can {
         let finding = found.warn("opening was not tried, so the mode is unknown");
         finding
-            .why("a driver may take its link down for a moment when a program comes or goes")
+            .why("a driver may take its link down for a moment when a program comes or goes, for a bond each of its members")
             .fix(full_trial(spec.text()));
     }
 }
