@@ -10,7 +10,7 @@ mod counters;
 mod doctor;
 pub mod errors;
 mod far;
-mod flood;
+pub mod flood;
 mod forward;
 mod r#gen;
 mod outside;

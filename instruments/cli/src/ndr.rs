@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use linerate::{Registry, units};
-use linerate_cli::undo;
+use linerate_cli::{flood, undo};
 use linerate_lab::ndr::{
     Disturbed, Goal, GoalResult, Limits, Outcome, Path, Setup, Step, Trial, search,
 };
@@ -55,6 +55,8 @@ pub struct Ndr {
     #[arg(long, default_value = "1kpps", value_parser = units::rate)]
     pub min: units::Rate,
     /// Highest rate to try; by default the rate of the generator alone
+    ///
+    /// Required for an interface that the host itself uses.
     #[arg(long, value_parser = units::rate)]
     pub max: Option<units::Rate>,
     /// Loss that the second goal accepts, as in 0.5%; none = no second goal
@@ -127,6 +129,7 @@ impl Ndr {
             cpus,
         };
         let path = setup.check()?;
+        self.check_bounded()?;
         let ports = [self.a.as_str(), self.b.as_str()];
         let _until_the_end = undo::record(ports, &Registry::default(), screen);
         // Before ports are opened: a signal must not end this process while a device is changed.
@@ -164,6 +167,19 @@ impl Ndr {
             || serde_json::to_string_pretty(&document).unwrap_or_default(),
         )?;
         Ok(exit(&outcome, signal))
+    }
+
+    /// Refuses to search without a highest rate on an interface that the host itself uses.
+    fn check_bounded(&self) -> Result<(), Failure> {
+        if self.max.is_some() {
+            return Ok(());
+        }
+        let (drivers, fix) = (Registry::default(), "add a highest rate, as in --max 10kpps");
+        // What the far end of B sends may leave by A, and what A gets by B.
+        for port in [&self.a, &self.b] {
+            flood::refuse(&drivers.parse(port)?, &drivers, fix)?;
+        }
+        Ok(())
     }
 
     fn goals(&self) -> Vec<Goal> {

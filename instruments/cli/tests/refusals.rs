@@ -6,9 +6,10 @@ mod command;
 use command::run;
 
 /// Words, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 3] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 4] = [
     ("ndr null: null:", 2, "E-TOPOLOGY", "frees the packets that it receives", "ring:a ring:b"),
     ("ndr gen: ring:b", 2, "E-TOPOLOGY", "a generator already", "ring:a ring:b"),
+    ("ndr packet:lo packet:lo", 2, "E-USAGE", "the host itself uses", "--max 10kpps"),
     ("ndr ring:a pcap:out.pcap", 2, "E-TOPOLOGY", "is a file", "ring:a ring:b"),
 ];
 

@@ -6,6 +6,7 @@
 
 use linerate_sys::bpf::{Insn, Program, Reg, XDP_TX};
 use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::HostUse;
 
 use crate::{Code, Error, Result};
 
@@ -21,15 +22,20 @@ const WHAT: &str = "cannot send live frames";
 /// program accepts such frames.
 ///
 /// # Errors
-/// `E-EXPERIMENT` for a size that no frame has; `E-SYSTEM` without the privilege, the interface, or
-/// Linux 5.18.
+/// `E-EXPERIMENT` for a size that no frame has, and for an interface that the host itself uses;
+/// `E-SYSTEM` without the privilege, the interface, or Linux 5.18.
 pub fn send(interface: &str, size: usize) -> Result<()> {
     let frame = frame(size)?;
     let refused = |e| {
         Error::os(Code::System, WHAT, "BPF_PROG_TEST_RUN", e).fix("it takes Linux 5.18, and root")
     };
     let program = Program::load(&[Insn::set(Reg::R0, XDP_TX), Insn::exit()], false)?;
-    let index = Interface::open(interface)?.index();
+    let interface = Interface::open(interface)?;
+    if let Some(used) = HostUse::of(&interface)? {
+        let why = format!("the host itself uses the interface ({used})");
+        return Err(Error::new(Code::Experiment, WHAT, why));
+    }
+    let index = interface.index();
     loop {
         program.run_live(index, &frame, CALL_FRAMES, BATCH_FRAMES).map_err(refused)?;
     }
