@@ -2,6 +2,7 @@
 //! client has filled, and into empty buffers that the client has posted.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Local, Moved};
 use linerate_sys::peer::PeerMemory;
@@ -23,11 +24,17 @@ pub(super) struct MappedRing {
     worked: u16,
     /// The highest number of buffers that the client has had posted at one time.
     most: u16,
+    /// The number of posted buffers at the last `reap`, and the time since which it is the same.
+    same: Option<(u16, Instant)>,
 }
+
+/// Time after which buffers that the client does not post again count as read. Clients post several
+/// at a time, VPP's and DPDK's at least 32, so the last ones are never posted if no packet follows.
+const READ_AFTER: Duration = Duration::from_millis(500);
 
 impl MappedRing {
     pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> MappedRing {
-        MappedRing { ring, bell, regions, worked: 0, most: 0 }
+        MappedRing { ring, bell, regions, worked: 0, most: 0, same: None }
     }
 
     /// Returns the number of buffers that the client has posted and that are not processed yet.
@@ -105,7 +112,12 @@ impl TxRing for MappedRing {
     }
 
     fn reap(&mut self, _: &mut Local) -> Checked<()> {
-        self.available().map(drop)
+        self.available()?;
+        let known = self.ring.known();
+        if self.same.is_none_or(|(before, _)| before != known) {
+            self.same = Some((known, Instant::now()));
+        }
+        Ok(())
     }
 
     fn room(&self) -> u16 {
@@ -123,9 +135,13 @@ impl TxRing for MappedRing {
     }
 
     /// Returns the number of buffers that were filled and that the client has not posted again,
-    /// which it does after it has read them.
+    /// which it does after it has read them; 0 if the number has been the same for [`READ_AFTER`].
     fn under_way(&self) -> usize {
-        (self.most - self.ring.known()).into()
+        let known = self.ring.known();
+        match self.same {
+            Some((same, since)) if same == known && since.elapsed() >= READ_AFTER => 0,
+            _ => (self.most - known).into(),
+        }
     }
 }
 

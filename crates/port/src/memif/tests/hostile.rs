@@ -14,6 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use super::super::channel::Channel;
 use super::super::message::{BYTES, Message};
 use super::super::ring::{Desc, NEXT};
+use super::neighbours::LONG;
 use super::peer::{self, Client, Server, heard, init, place, refused, turn, until_up};
 use super::*;
 
@@ -159,6 +160,27 @@ fn packets_that_were_not_received_are_missed_whatever_their_parts() {
     assert_eq!(port.queues[0].counters().rx_missed, 2);
     drop((port, mem));
     settled(&pool);
+}
+
+/// VPP and DPDK post their buffers again many at a time, so the last ones not at all.
+#[test]
+fn packets_whose_buffers_a_client_does_not_post_again_count_as_sent_after_a_while() {
+    let (name, pool) = (name(), pool());
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let mut mem = pool.local();
+    let _client = Client::connected(&name, &mut port, &mut mem);
+    let mut send = |n: usize, mem: &mut linerate_skb::Local| {
+        let mut batch = Batch::with_capacity(n);
+        (0..n).for_each(|_| batch.push(mem.alloc_copy(&[1; 60]).unwrap()).unwrap());
+        assert_eq!(port.queues[0].xmit(mem, &mut batch).packets, n);
+        let (under_way, start) = (port.queues[0].reap(mem), Instant::now());
+        while port.queues[0].reap(mem) > 0 {
+            assert!(start.elapsed() < LONG, "they are under way for ever");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        (under_way, start.elapsed() > Duration::from_millis(300))
+    };
+    assert_eq!((send(3, &mut mem), send(1, &mut mem)), ((3, true), (4, true)));
 }
 
 #[test]
