@@ -66,6 +66,10 @@ impl Config {
             vnet: spec.flag("vnet")?,
         };
         spec.finish()?;
+        if config.queues == 1 && spec.value("fanout", fanout)?.is_some() {
+            let e = spec.error("fanout= divides packets among several queues, and there is one");
+            return Err(e.fix("add queues=N, or leave fanout= out"));
+        }
         if config.interface.is_empty() {
             return Err(spec.error("which interface?").fix("packet:IFACE; list them: ip -br link"));
         }
@@ -140,6 +144,13 @@ mod tests {
         assert_eq!(all.retire_ms, 20);
         assert_eq!(config("packet:eth0,retire=0").unwrap().retire_ms, 0);
         assert_eq!(all.ring_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn fanout_without_several_queues_is_refused_with_the_remedy() {
+        let e = config("packet:eth0,fanout=cpu").unwrap_err();
+        assert!(e.to_string().contains("several queues"), "{e}");
+        assert!(config("packet:eth0,fanout=cpu,queues=2").is_ok());
     }
 
     #[test]
