@@ -10,7 +10,7 @@
 //! with the number of that turn, on every CPU; on x86 they are no instructions. tests/loom.rs
 //! compiles this file over loom's types.
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The turns of one worker.
 #[derive(Debug)]
@@ -19,21 +19,31 @@ pub(crate) struct Turns {
     number: AtomicU64,
     /// True if the last turn moved no packet and left none waiting.
     quiet: AtomicBool,
+    /// The mailbox's word that the last turn began with.
+    seen: AtomicU32,
 }
 
 impl Turns {
     /// Returns the turns of a worker that has not turned yet.
     pub fn new() -> Turns {
-        Turns { number: AtomicU64::new(0), quiet: AtomicBool::new(false) }
+        let (number, quiet) = (AtomicU64::new(0), AtomicBool::new(false));
+        Turns { number, quiet, seen: AtomicU32::new(0) }
     }
 
-    /// Marks the beginning of a turn. Only the worker calls it.
+    /// Marks the beginning of a turn that executes what the mailbox's word `seen` says. Only the
+    /// worker calls it.
     #[inline]
-    pub fn begin(&self) {
+    pub fn begin(&self, seen: u32) {
         self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Release);
         // The store above orders only what came before it. A reader that sees a counter of this
-        // turn must see its number, too.
+        // turn, or its word, must see its number, too.
         fence(Ordering::Release);
+        self.seen.store(seen, Ordering::Relaxed);
+    }
+
+    /// Returns the mailbox's word that the last turn began with.
+    pub fn seen(&self) -> u32 {
+        self.seen.load(Ordering::Relaxed)
     }
 
     /// Marks the end of a turn; `quiet` is true if the turn moved no packet and left none waiting.

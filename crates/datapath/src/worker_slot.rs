@@ -1,7 +1,7 @@
 //! The state that a worker shares with other threads: its phase, its orders, and what it has done.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use linerate_port::moderation::HoldControl;
@@ -65,8 +65,6 @@ pub(crate) struct QueueOf {
 pub(crate) struct WorkerSlot {
     /// The mailbox with the phase and the orders.
     mailbox: Mailbox<Order>,
-    /// The mailbox's word at the beginning of the last turn. Only the worker writes it.
-    seen: AtomicU32,
     queues: Vec<QueueOf>,
     turns: Turns,
     /// True while the worker has no work left: its sources have ended and no packet waits. The
@@ -85,7 +83,6 @@ impl WorkerSlot {
         notice.unended();
         Ok(Arc::new(WorkerSlot {
             mailbox: Mailbox::new(),
-            seen: AtomicU32::new(0),
             queues,
             turns: Turns::new(),
             ended: AtomicBool::new(false),
@@ -194,8 +191,7 @@ impl WorkerSlot {
     /// Marks the beginning of a turn; returns the mailbox's word. Only the worker calls it.
     pub fn begin(&self) -> Word {
         let word = self.mailbox.word();
-        self.seen.store(word.bits(), Ordering::Relaxed);
-        self.turns.begin();
+        self.turns.begin(word.bits());
         word
     }
 
@@ -208,7 +204,7 @@ impl WorkerSlot {
     /// to which orders were executed.
     pub fn changed(&self, executed: Word) -> bool {
         let word = self.mailbox.word();
-        word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(executed)
+        word.bits() != self.turns.seen() || word.has_orders_since(executed)
     }
 
     /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
@@ -220,7 +216,7 @@ impl WorkerSlot {
             return Some(u64::MAX);
         }
         let turns = self.turns.at_rest();
-        let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
+        let seen = Word::from_bits(self.turns.seen());
         let knows = !draining || Phase::of(seen) != Phase::Run;
         turns.filter(|_| knows)
     }

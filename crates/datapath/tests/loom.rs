@@ -126,12 +126,12 @@ fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {
     explore(|| {
         let shared = Arc::new((Turns::new(), AtomicU64::new(0), AtomicU64::new(0)));
         let (turns, received, sent) = &*shared;
-        turns.begin();
+        turns.begin(0);
         turns.end(true);
         let other = shared.clone();
         let worker = thread::spawn(move || {
             let (turns, received, sent) = &*other;
-            turns.begin();
+            turns.begin(0);
             received.store(1, Ordering::Relaxed);
             sent.store(1, Ordering::Relaxed);
             turns.end(false);
@@ -139,6 +139,31 @@ fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {
         let numbers = || std::iter::once(turns.at_rest());
         let in_rings = || 1 - received.load(Ordering::Relaxed) + sent.load(Ordering::Relaxed);
         assert!(!all_at_rest(numbers, || in_rings() == 0), "the packet is in a ring or in a turn");
+        worker.join().unwrap();
+    });
+}
+
+/// The worker is at rest when it is told to drain. It counts as drained after the turn in which it
+/// drains, and not before.
+#[test]
+fn a_worker_is_not_at_rest_between_the_word_to_drain_and_the_end_of_that_turn() {
+    const DRAIN: u32 = 1;
+    explore(|| {
+        let shared = Arc::new((Turns::new(), AtomicU64::new(0)));
+        let (turns, drained) = &*shared;
+        turns.begin(0);
+        turns.end(true);
+        let other = shared.clone();
+        let worker = thread::spawn(move || {
+            let (turns, drained) = &*other;
+            turns.begin(DRAIN);
+            drained.store(1, Ordering::Relaxed);
+            turns.end(true);
+        });
+        let numbers = || std::iter::once(turns.at_rest().filter(|_| turns.seen() == DRAIN));
+        if all_at_rest(numbers, || true) {
+            assert_eq!(drained.load(Ordering::Relaxed), 1, "it has not drained");
+        }
         worker.join().unwrap();
     });
 }
