@@ -1,9 +1,14 @@
 //! Runs a stage on a capture: in one thread, with the capture's clock, on the same path as in
 //! production.
 //!
-//! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The run is
-//! repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how packets are
-//! grouped fails.
+//! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The time of a
+//! turn, [`Turn::now`](crate::Turn::now), is the stamp of the packets that it delivers; packets with
+//! different stamps are delivered in different turns.
+//!
+//! The run is repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how
+//! packets are grouped fails. To have so many packets in a batch, these runs are made twice: by the
+//! stamps, and with 64 consecutive packets at the time of the last of them, as a worker reads
+//! packets that have gathered. The result of a run is the one by the stamps.
 //!
 //! Packets from veth and tap have partial checksums, and superframes that are not cut into
 //! segments: the kernel leaves both to a device. So the run is repeated with partial checksums of
@@ -13,30 +18,32 @@
 //! A stage that declares [`Stage::reads_exported`] is also run on packets that a peer may write;
 //! the result must be equal.
 
+mod tape;
 mod unfinished;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use linerate_port::pcap::{self, Frame};
-use linerate_port::wait::EventFd;
-use linerate_port::{Caps, Direction, Health, Moderation, QueueOps, Want};
-use linerate_skb::{Batch, Ledger, Local, Moved, Pool, Trust};
+use linerate_port::{Direction, Moderation};
+use linerate_skb::{Ledger, Pool, Trust};
 
 use crate::egress::Egress;
 use crate::napi::Napi;
-use crate::stage::Xconnect;
-use crate::stage::{Stage, StageContext};
-use crate::worker::{Turned, Worker};
+use crate::stage::{Stage, StageContext, Xconnect};
+use crate::worker::Worker;
 use crate::worker_slot::WorkerSlot;
+use tape::{Collected, Schedule, Tape, Times};
 use unfinished::Left;
 
 /// Batch sizes with which every run is repeated.
-const BATCHES: [usize; 3] = [1, 7, 64];
+const BATCHES: [usize; 3] = [1, 7, BUDGET];
+/// Number of packets that a turn may receive, and that a stage may send beside a batch of any size.
+const BUDGET: usize = 64;
 /// Number of frames of the test's pool: 14 MB of data, where a capture's frame has at most 256 KiB.
 const FRAMES: u32 = 8192;
 /// Number of bytes shown of two frames that differ.
@@ -81,25 +88,32 @@ pub fn run_frames<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
     frames: &[Frame],
 ) -> Run {
-    let mut first: Option<Run> = None;
-    for batch in BATCHES {
-        let run = run_once(&make, frames, batch, Left::Nothing, Trust::Private);
-        assert!(run.ledger.balanced(), "batches of {batch}: {}", run.ledger);
-        match &first {
-            None => first = Some(run),
-            Some(one) => one.assert_same_batches(&run, batch),
+    let exact = Kind {
+        batch: BATCHES[1],
+        times: Times::Stamps,
+        left: Left::Nothing,
+        trust: Trust::Private,
+    };
+    let run = |kind: Kind, what: &str| {
+        let run = run_once(&make, frames, kind);
+        assert!(run.ledger.balanced(), "with {what}: {}", run.ledger);
+        run
+    };
+    for times in [Times::Stamps, Times::Gathered(BUDGET)] {
+        let [one, others @ ..] = BATCHES
+            .map(|batch| run(Kind { batch, times, ..exact }, &format!("batches of {batch}")));
+        for (other, batch) in others.iter().zip(&BATCHES[1..]) {
+            one.assert_same_batches(other, *batch);
         }
     }
-    let Some(first) = first else { unreachable!("there is a batch size") };
+    let first = run(exact, "complete packets");
     for left in [Left::Checksums, Left::Superframes] {
-        let run = run_once(&make, frames, BATCHES[1], left, Trust::Private);
-        assert!(run.ledger.balanced(), "with {} in a packet: {}", left.as_str(), run.ledger);
+        let run = run(Kind { left, ..exact }, &format!("{} in a packet", left.as_str()));
         let what = format!("the stage leaves {} wrong", left.as_str());
         first.assert_same(&run, &what);
     }
     if S::reads_exported() {
-        let run = run_once(&make, frames, BATCHES[1], Left::Nothing, Trust::Exported);
-        assert!(run.ledger.balanced(), "with packets that a peer may write: {}", run.ledger);
+        let run = run(Kind { trust: Trust::Exported, ..exact }, "packets that a peer may write");
         first.assert_same(&run, "the stage does not read packets that a peer may write");
     }
     first
@@ -174,34 +188,40 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-type Collected = Arc<Mutex<Vec<Frame>>>;
+/// One of the runs that are compared.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    /// Most packets of a batch.
+    batch: usize,
+    times: Times,
+    left: Left,
+    trust: Trust,
+}
 
 fn run_once<S: Stage + 'static>(
     make: &impl Fn(&mut StageContext<'_>) -> S,
     frames: &[Frame],
-    batch: usize,
-    left: Left,
-    trust: Trust,
+    kind: Kind,
 ) -> Run {
     let (stage, names) = make_stage(make);
-    let pool = match Pool::builder().name("stage test").frames(FRAMES).trust(trust).build() {
+    let pool = match Pool::builder().name("stage test").frames(FRAMES).trust(kind.trust).build() {
         Ok(pool) => pool,
         Err(e) => panic!("{e}"),
     };
-    let begin = frames.first().map_or(0, |f| f.stamp_ns);
-    let clock = Arc::new(Mutex::new(begin));
+    let mut schedule = Schedule::new(&[frames], kind.times);
+    let admitted = Arc::<AtomicUsize>::default();
     let (mut napis, mut outputs) = (Vec::new(), Vec::new());
     for (i, name) in names.iter().enumerate() {
         let collected = Collected::default();
         let given = if i == 0 { frames.to_vec() } else { Vec::new() };
         let direction = if i == 0 { Direction::Both } else { Direction::Sink };
-        let ops = match Tape::new(given, left, clock.clone(), collected.clone()) {
+        let ops = match Tape::new(given, kind.left, admitted.clone(), collected.clone()) {
             Ok(tape) => Box::new(tape),
             Err(e) => panic!("{e}"),
         };
         let tally = pool.tally(&format!("{name} backlog"));
-        let mut napi = Napi::new(ops, direction, Napi::id(i), Egress::new(4 * batch, None), tally);
-        // The clock is the tape's: no moderation may wait by the real clock.
+        let mut napi = Napi::new(ops, direction, Napi::id(i), Egress::new(4 * BUDGET, None), tally);
+        // The clock is the capture's: no moderation may wait by the real clock.
         let _ = napi.set_moderation(Moderation::Napi);
         napi.peer = (i == 0).then_some(1);
         napis.push(napi);
@@ -209,18 +229,15 @@ fn run_once<S: Stage + 'static>(
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
     let worker = WorkerSlot::new(&Arc::default(), Vec::new())
-        .and_then(|slot| Worker::new(napis, stages, vec![pool.local()], batch, slot));
+        .and_then(|slot| Worker::new(napis, stages, vec![pool.local()], BUDGET, slot));
     let mut worker = match worker {
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),
     };
-    let start = Instant::now();
-    loop {
-        let at = *clock.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = start + Duration::from_nanos(at.saturating_sub(begin));
-        if worker.turn(now) != Turned::Again {
-            break;
-        }
+    let (begin, start) = (schedule.next_ns().unwrap_or(0), Instant::now());
+    while let Some((at, _, n)) = schedule.take(kind.batch) {
+        admitted.store(n, Ordering::Relaxed);
+        worker.turn(start + Duration::from_nanos(at - begin));
     }
     assert!(worker.napis.first().is_some_and(Napi::ended), "the run left frames unread");
     drop(worker);
@@ -243,250 +260,5 @@ fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<S
     }
 }
 
-/// A device in memory: delivers frames, and records the frames sent to it.
-struct Tape {
-    bell: EventFd,
-    frames: std::vec::IntoIter<Frame>,
-    /// The work on each frame that the tape leaves to a device.
-    left: Left,
-    /// Capture time of the last frame delivered.
-    clock: Arc<Mutex<u64>>,
-    collected: Collected,
-}
-
-impl Tape {
-    fn new(
-        frames: Vec<Frame>,
-        left: Left,
-        clock: Arc<Mutex<u64>>,
-        collected: Collected,
-    ) -> linerate_port::Result<Tape> {
-        Ok(Tape { bell: EventFd::new()?, frames: frames.into_iter(), left, clock, collected })
-    }
-}
-
-impl QueueOps for Tape {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        let mut moved = Moved::default();
-        while moved.packets < budget
-            && let Some(mut frame) = self.frames.next()
-        {
-            let offload = self.left.of(&mut frame.bytes);
-            let Some(mut skb) = mem.alloc_copy(&frame.bytes) else {
-                panic!("the test's pool has no frame: the stage keeps all {FRAMES}")
-            };
-            skb.set_stamp_ns(frame.stamp_ns);
-            skb.set_offload(offload);
-            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = frame.stamp_ns;
-            if out.push(skb).is_err() {
-                break;
-            }
-            moved += Moved { packets: 1, bytes: frame.bytes.len() as u64 };
-        }
-        moved
-    }
-
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        let mut collected = self.collected.lock().unwrap_or_else(PoisonError::into_inner);
-        batch.retain(unfinished::finish);
-        for skb in batch.iter() {
-            let mut bytes = vec![0; skb.len()];
-            skb.copy_to(0, &mut bytes);
-            collected.push(Frame { stamp_ns: skb.stamp_ns().unwrap_or(0), bytes });
-        }
-        batch.sent(batch.len(), mem)
-    }
-
-    fn arm(&mut self, _: Want) -> bool {
-        true
-    }
-
-    // Declared as in-process, so that partial checksums and superframes reach `xmit`, which checks
-    // and completes them; VLAN tags in the metadata are inserted, as before any device.
-    fn caps(&self) -> Caps {
-        Caps { keeps_vlan: false, ..Caps::IN_PROCESS }
-    }
-
-    fn health(&self) -> Health {
-        if self.frames.len() == 0 { Health::Finished } else { Health::Up }
-    }
-}
-
-impl AsFd for Tape {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{PortId, Turn};
-    use linerate_skb::{DropReason, Skb, Vlan};
-
-    fn frames(n: u8) -> Vec<Frame> {
-        let frame = |i| Frame { stamp_ns: u64::from(i) * 1_000_000, bytes: vec![i; 60] };
-        (0..n).map(frame).collect()
-    }
-
-    const ODD: DropReason = DropReason::app(0, "odd");
-
-    struct DropOdd;
-
-    impl Stage for DropOdd {
-        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-            batch.retain(|skb| if skb.data()[0] % 2 == 1 { Err(ODD) } else { Ok(()) });
-        }
-    }
-
-    #[test]
-    fn effects_of_a_stage_are_observed() {
-        let run = run_frames(|_| DropOdd, &frames(100));
-        assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
-        assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
-    }
-
-    #[test]
-    fn a_stage_can_be_chosen_at_run_time() {
-        let dropped = |odd: bool| {
-            let make = move |_: &mut StageContext<'_>| -> Box<dyn Stage> {
-                if odd { Box::new(DropOdd) } else { Box::new(Xconnect) }
-            };
-            run_frames(make, &frames(10)).ledger().dropped(ODD)
-        };
-        assert_eq!((dropped(true), dropped(false)), (5, 0));
-    }
-
-    /// A stage that drops odd packets; with `true`, it also reads packets in place that a peer may
-    /// write.
-    struct Declares<const IN_PLACE: bool>;
-
-    impl<const IN_PLACE: bool> Stage for Declares<IN_PLACE> {
-        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-            batch.retain(|skb| {
-                let mut first = [0];
-                match IN_PLACE {
-                    true => first[0] = skb.data().first().copied().unwrap_or(0),
-                    false => assert_eq!(skb.copy_to(0, &mut first), 1),
-                }
-                if first[0] % 2 == 1 { Err(ODD) } else { Ok(()) }
-            });
-        }
-
-        fn reads_exported() -> bool {
-            true
-        }
-    }
-
-    #[test]
-    fn stage_that_copies_out_reads_packets_that_a_peer_may_write() {
-        let run = run_frames(|_| Declares::<false>, &frames(100));
-        assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
-    }
-
-    #[test]
-    #[should_panic(expected = "does not read packets that a peer may write")]
-    fn stage_that_reads_nothing_of_what_a_peer_may_write_and_says_it_does_fails() {
-        let _ = run_frames(|_| Declares::<true>, &frames(100));
-    }
-
-    struct KeepAll(Vec<Skb>);
-
-    impl Stage for KeepAll {
-        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-            self.0.extend(batch.drain());
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "the test's pool has no frame")]
-    fn stage_that_keeps_more_packets_than_the_pool_has_fails() {
-        let frame = Frame { stamp_ns: 0, bytes: vec![7; 60] };
-        let _ = run_frames(|_| KeepAll(Vec::new()), &vec![frame; FRAMES as usize + 1]);
-    }
-
-    struct FirstOfBatch;
-
-    impl Stage for FirstOfBatch {
-        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-            let mut i = 0;
-            batch.retain(|_| {
-                i += 1;
-                if i == 1 { Ok(()) } else { Err(ODD) }
-            });
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "depends on the batch")]
-    fn a_stage_that_depends_on_the_batch_fails() {
-        let _ = run_frames(|_| FirstOfBatch, &frames(10));
-    }
-
-    struct Tag;
-
-    impl Stage for Tag {
-        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-            let tag = Vlan { tci: 7, protocol: 0x8100 };
-            batch.iter_mut().for_each(|skb| assert!(skb.set_vlan(Some(tag))));
-        }
-    }
-
-    #[test]
-    fn tag_that_a_stage_sets_is_in_the_frames_that_leave() {
-        let run = run_frames(|_| Tag, &frames(10));
-        assert_eq!(run.out("east").len(), 10);
-        for (frame, sent) in frames(10).iter().zip(run.out("east")) {
-            let (macs, rest) = frame.bytes.split_at(12);
-            assert_eq!(sent.bytes, [macs, &[0x81, 0, 0, 7], rest].concat());
-        }
-    }
-
-    struct Mirror(PortId);
-
-    impl Stage for Mirror {
-        fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
-            for skb in batch.iter_mut() {
-                turn.send(self.0, skb.share());
-                if let Some(first) = skb.data_mut().first_mut() {
-                    *first = 255;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_mirrored_packet_is_copied_on_the_first_write() {
-        let run = run_frames(|cx| Mirror(cx.port("tap")), &frames(100));
-        assert_eq!((run.ledger().created, run.ledger().sent), (100, 200));
-        assert!(run.out("tap").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == i));
-        assert!(run.out("east").iter().all(|f| f.bytes[0] == 255));
-    }
-
-    struct Clock(Option<Instant>, Duration);
-
-    impl Stage for Clock {
-        fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
-            let start = *self.0.get_or_insert(turn.now());
-            assert!(turn.now() - start >= self.1);
-            self.1 = turn.now() - start;
-            batch.retain(|_| Ok(()));
-        }
-    }
-
-    #[test]
-    fn time_is_the_captures_and_never_goes_back() {
-        let run = run_frames(|_| Clock(None, Duration::ZERO), &frames(30));
-        assert_eq!(run.ledger().sent, 30);
-    }
-
-    #[test]
-    fn the_first_difference_is_shown() {
-        let (a, mut b) = (frames(3), frames(3));
-        assert_eq!(differ(&a, &b), None);
-        b[1].bytes[7] = 0xee;
-        assert!(differ(&a, &b).unwrap().contains("frame 1 differs from byte 7"));
-        b.truncate(1);
-        assert!(differ(&a, &b).unwrap().contains("3 frames where 1"));
-    }
-}
+mod tests;
