@@ -11,8 +11,9 @@
 //! what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and lists them
 //! ([`super::scatter`]). Several levels of one factor are alternatives.
 //!
-//! In a document that reproduces post 001, a metric of CPU time gets a column with the latency of
-//! the same cells, and a side that did not reach its load has a dash instead of a figure.
+//! A metric of CPU time gets a column with the latency of the same cells, if the document has one.
+//! In a document that reproduces post 001, a side that did not reach its load has a dash instead of
+//! a figure.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -28,12 +29,16 @@ use crate::tidy::Finding;
 pub const BEGIN: &str = "<!-- results: ";
 /// The line after a rendered table.
 pub const END: &str = "<!-- end of results -->";
-/// Post whose CPU times have no latency beside them.
+/// Post whose sides have a load that they may not reach.
 const POST: &str = "001";
 /// Metrics of CPU time that have the latency beside them.
 const CPU: [&str; 3] = ["cpu_pct", "all_cpu_pct", "cpu_ns_per_packet"];
-/// Metrics of the latency, in microseconds: median and 99th percentile.
-const LATENCY: [&str; 2] = ["receipt_p50_us", "receipt_p99_us"];
+/// The name of a latency in a table's head, and its metrics in microseconds: median and 99th
+/// percentile.
+type Latency = (&'static str, [&'static str; 2]);
+/// The latencies beside CPU time, of which a document has one.
+const LATENCIES: [Latency; 2] =
+    [("receipt", ["receipt_p50_us", "receipt_p99_us"]), ("latency", ["p50_us", "p99_us"])];
 
 /// A block to be rendered, as its mark describes it.
 struct Block<'a> {
@@ -124,11 +129,11 @@ impl<'a> Block<'a> {
     fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
         let first = documents.get(self.machines[0], self.experiment)?.clone();
         let up = "../".repeat(page.matches('/').count());
-        let has_latency = self.has_latency(&first);
-        let conditions = self.conditions(documents, &first, has_latency, &up)?;
+        let beside = self.latency(&first);
+        let conditions = self.conditions(documents, &first, beside, &up)?;
         let table = match self.style {
             Style::Scatter => self.scattered(documents, &first, &up)?,
-            _ => self.table(documents, &first, has_latency)?,
+            _ => self.table(documents, &first, beside)?,
         };
         Ok(format!("{table}\n{conditions}\n\n"))
     }
@@ -138,7 +143,7 @@ impl<'a> Block<'a> {
         &self,
         documents: &mut Documents<'_>,
         first: &Value,
-        has_latency: bool,
+        beside: Option<Latency>,
     ) -> Result<String> {
         let cells = self.cells(first)?;
         let mut rows: Vec<(&Value, Vec<String>)> =
@@ -147,10 +152,10 @@ impl<'a> Block<'a> {
             let document = documents.get(machine, self.experiment)?;
             for (at, columns) in &mut rows {
                 columns.push(self.figure(document, at));
-                columns.extend(has_latency.then(|| latency(document, at)));
+                columns.extend(beside.map(|(_, names)| latency(document, at, names)));
             }
         }
-        let columns = self.columns(first, has_latency);
+        let columns = self.columns(first, beside);
         let mut table = format!("\n| {} |\n", columns.join(" | "));
         table += &format!("|{}\n", "---|".repeat(columns.len()));
         for (at, columns) in rows {
@@ -177,10 +182,10 @@ impl<'a> Block<'a> {
         &self,
         documents: &mut Documents<'_>,
         first: &Value,
-        has_latency: bool,
+        beside: Option<Latency>,
         up: &str,
     ) -> Result<String> {
-        let beside = if has_latency { format!(",{}", LATENCY[1]) } else { String::new() };
+        let beside = beside.map_or_else(String::new, |(_, [_, p99])| format!(",{p99}"));
         let metrics = format!("{}{beside}", self.metric);
         let is_of_cells = self.style != Style::Scatter && !self.metric.starts_with("head:");
         let mut sources = Vec::new();
@@ -211,12 +216,12 @@ impl<'a> Block<'a> {
     }
 
     /// Returns the heads of the columns, that of the rows' names first.
-    fn columns(&self, document: &Value, has_latency: bool) -> Vec<String> {
+    fn columns(&self, document: &Value, beside: Option<Latency>) -> Vec<String> {
         let (a, b) = (word(document, "/experiment/a"), word(document, "/experiment/b"));
         let mut cells = document["cells"].as_array().into_iter().flatten();
         let effect = cells.find_map(|cell| cell["metrics"].get(self.metric));
         let unit = effect.map_or("", |effect| word(effect, "/unit"));
-        let latency = has_latency.then(|| "receipt in us (pairs)".to_owned());
+        let latency = beside.map(|(name, _)| format!("{name} in us (pairs)"));
         if self.style == Style::Plain {
             let heads = [format!("{a}, {unit}"), format!("{b}, {unit}"), format!("{b} takes")];
             let outcome = ["expected", "result"].map(str::to_owned);
@@ -232,12 +237,11 @@ impl<'a> Block<'a> {
         [of].into_iter().chain(self.machines.iter().flat_map(machine)).collect()
     }
 
-    /// Returns true if the latency of each cell stands beside the metric.
-    fn has_latency(&self, document: &Value) -> bool {
+    /// Returns the latency that stands beside the metric in each row, if the document has one.
+    fn latency(&self, document: &Value) -> Option<Latency> {
         let is_asked = self.style != Style::Scatter && CPU.contains(&self.metric);
-        is_asked
-            && is_of_post(document)
-            && LATENCY.iter().all(|name| definition(document, name).is_ok())
+        let has = |(_, names): &Latency| names.iter().all(|one| definition(document, one).is_ok());
+        LATENCIES.into_iter().find(|latency| is_asked && has(latency))
     }
 
     fn wants(&self, at: &Value) -> bool {
@@ -344,10 +348,10 @@ fn is_of_post(document: &Value) -> bool {
 
 /// Returns the latency of both sides in one cell, with the number of pairs that it is from. That is
 /// often less than the number of the CPU time, because a window can be too disturbed for a latency.
-fn latency(document: &Value, at: &Value) -> String {
+fn latency(document: &Value, at: &Value, names: [&str; 2]) -> String {
     let mut cells = document["cells"].as_array().into_iter().flatten();
     let told = cells.find(|cell| cell["at"] == *at).and_then(|cell| {
-        let [p50, p99] = LATENCY.map(|name| &cell["metrics"][name]);
+        let [p50, p99] = names.map(|name| &cell["metrics"][name]);
         let sides = |effect: &Value| {
             let (a, b) = (effect["a"].as_f64()?, effect["b"].as_f64()?);
             Some(format!("{} → {}", number(a), number(b)))
@@ -434,41 +438,53 @@ mod tests {
         assert!(two[0].to_string().contains("one machine"), "{two:?}");
     }
 
-    /// S1.9 and S1.12, in a document with two loads, of which A does not reach the second.
-    #[test]
-    fn cpu_time_of_post_001_has_the_latency_beside_and_a_dash_where_the_load_was_not_reached() {
+    /// Returns a document with a metric of CPU time in both cells, and a latency in the first.
+    fn with_latency([p50, p99]: [&str; 2]) -> Value {
         let metric = |a: f64, b: f64, pairs: u64| {
-            serde_json::json!({"unit": "%", "a": a, "b": b, "change_pct": -60.0, "ci95_pct": [-61.0, -59.0],
-                "n_pairs": pairs, "verdict": "better"})
+            serde_json::json!({"unit": "%", "a": a, "b": b, "change_pct": -60.0,
+                "ci95_pct": [-61.0, -59.0], "n_pairs": pairs, "verdict": "better"})
         };
-        let mut of_post = document();
-        of_post["experiment"]["seed_post"] = "001".into();
-        let file = word(&of_post, "/run/config_toml").replace("ticks_per_packet", "cpu_pct");
-        let file = file.replace("\"p50_ticks\"", "\"receipt_p50_us\"");
-        of_post["run"]["config_toml"] = file.replace("\"p99_ticks\"", "\"receipt_p99_us\"").into();
+        let mut whole = document();
+        let file = word(&whole, "/run/config_toml").replace("ticks_per_packet", "cpu_pct");
+        let file = file.replace("p50_ticks", p50).replace("p99_ticks", p99);
+        whole["run"]["config_toml"] = file.into();
         for (cell, reached) in [(0, 100.0), (1, 97.9)] {
-            of_post["cells"][cell]["metrics"] = serde_json::json!({
+            whole["cells"][cell]["metrics"] = serde_json::json!({
                 "cpu_pct": metric(45.0, 18.0, 24), "achieved_pct": metric(reached, 99.9, 24)});
         }
-        of_post["cells"][0]["metrics"]["receipt_p50_us"] = metric(40.0, 140.0, 3);
-        of_post["cells"][0]["metrics"]["receipt_p99_us"] = metric(80.0, 290.0, 3);
-        let rendered = |style: &str| {
-            let mut documents = Documents::new(|_| Ok(of_post.clone()));
-            page("docs/x.md", &format!("{BEGIN}x cpu_pct {style} amd -->\n{END}\n"), &mut documents)
-        };
-        let (text, found) = rendered("change");
-        assert!(found.is_empty(), "{found:?}");
-        for line in [
-            "| cpu_pct in %, dpdk → linerate | amd | receipt in us (pairs) |",
-            "| bulk | 45.0 → 18.0: −60.0 % [−61.0, −59.0], better | p50 40.0 → 140, p99 80.0 → 290 (3) |",
-            "| ring | – → 18.0 | - |",
-            "`receipt_p50_us`: Ticks, median. `receipt_p99_us`: The same, 99th percentile.",
-        ] {
-            assert!(text.contains(line), "no {line:?} in\n{text}");
+        whole["cells"][0]["metrics"][p50] = metric(40.0, 140.0, 3);
+        whole["cells"][0]["metrics"][p99] = metric(80.0, 290.0, 3);
+        whole
+    }
+
+    /// S1.9 and S1.12, in a document with two loads, of which A does not reach the second: a dash is
+    /// for post 001 only. A receiver's latency is that of its datagrams.
+    #[test]
+    fn cpu_time_has_the_latency_beside_and_a_dash_where_post_001_did_not_reach_the_load() {
+        let whole = "45.0 → 18.0: −60.0 % [−61.0, −59.0], better";
+        let beside = "p50 40.0 → 140, p99 80.0 → 290 (3) |\n";
+        let disturbed = format!("{whole} (disturbed)");
+        for (post, (name, names), ring) in
+            [("001", LATENCIES[0], "– → 18.0"), ("", LATENCIES[1], &disturbed)]
+        {
+            let mut document = with_latency(names);
+            document["experiment"]["seed_post"] = post.into();
+            let rendered = |style: &str| {
+                let mut documents = Documents::new(|_| Ok(document.clone()));
+                let mark = format!("{BEGIN}x cpu_pct {style} amd -->\n{END}\n");
+                let (text, found) = page("docs/x.md", &mark, &mut documents);
+                assert!(found.is_empty(), "{found:?}");
+                text
+            };
+            let ([p50, p99], text, plain) = (names, rendered("change"), rendered("plain"));
+            let head = format!("linerate | amd | {name} in us (pairs) |");
+            let rows = format!("| bulk | {whole} | {beside}| ring | {ring} | - |");
+            let about = format!("`{p50}`: Ticks, median. `{p99}`: The same, 99th percentile.");
+            assert!([head, rows, about].iter().all(|line| text.contains(line)), "{text}");
+            assert!(plain.contains(&format!(" | – | better | {beside}")), "{plain}");
+            let dashes = plain.contains("| ring | – | 18.0 | – | – | – | - |\n");
+            assert_eq!(dashes, post == POST, "{plain}");
         }
-        let text = rendered("plain").0;
-        assert!(text.contains(" | – | better | p50 40.0 → 140, p99 80.0 → 290 (3) |\n"), "{text}");
-        assert!(text.contains("| ring | – | 18.0 | – | – | – | - |\n"), "{text}");
     }
 
     #[test]
