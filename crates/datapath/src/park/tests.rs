@@ -188,7 +188,7 @@ fn figures_are_published_ten_times_a_second_though_every_turn_moves_packets() {
 fn arm_that_finds_work_begins_no_measurement_of_a_sleep() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let fd = EventFd::new().unwrap();
-    let nic = Nic { fd, bursts: Vec::new(), here: 1, calls: Arc::default() };
+    let nic = Nic { fd, bursts: Vec::new(), here: 1, late: 0, polls: 0, calls: Arc::default() };
     let (egress, tally) = (Egress::new(1, None), pool.tally("backlog"));
     let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
     napi.peer = Some(0);
@@ -203,7 +203,7 @@ fn every_queue_that_ends_a_sleep_is_counted_whatever_their_number() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let napi = |i| {
         let fd = EventFd::new().unwrap();
-        let nic = Nic { fd, bursts: vec![1], here: 0, calls: Arc::default() };
+        let nic = Nic { fd, bursts: vec![1], here: 0, late: 0, polls: 0, calls: Arc::default() };
         let (egress, tally) = (Egress::new(1, None), pool.tally("backlog"));
         let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(i), egress, tally);
         napi.peer = Some(i);
@@ -309,12 +309,20 @@ struct Nic {
     /// Bursts that are still to come.
     bursts: Vec<usize>,
     here: usize,
+    /// Packets that come, with a signal, in the second poll that finds some.
+    late: usize,
+    polls: usize,
     calls: Calls,
 }
 
 impl QueueOps for Nic {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         self.fd.drain();
+        self.polls += usize::from(self.here > 0);
+        if self.polls == 2 && self.late > 0 {
+            self.here += std::mem::take(&mut self.late);
+            self.fd.signal();
+        }
         let packets = mem.alloc(out, self.here.min(budget));
         self.here -= packets;
         let names = ["poll 0", "poll 1", "poll 2", "poll 3", "poll 4"];
@@ -358,7 +366,8 @@ fn quiet_queue_shortens_no_hold_of_a_limit_of_cpu_time_and_its_packet_ends_the_s
         napi
     };
     let dense = Dense { fd: fd(), notifies_tx_space: true };
-    let quiet = Nic { fd: fd(), bursts: vec![3], here: 0, calls: Arc::default() };
+    let quiet =
+        Nic { fd: fd(), bursts: vec![3], here: 0, late: 0, polls: 0, calls: Arc::default() };
     let napis = vec![napi(Box::new(dense), 0), napi(Box::new(quiet), 1)];
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
     let mut worker = Worker::new(napis, Vec::new(), vec![pool.local()], 64, slot).unwrap();
@@ -381,7 +390,7 @@ fn timer_of_a_shaped_port_waits_for_several_packets_in_a_mode_that_holds() {
     let due = |mode: &str| {
         let pool = Pool::builder().frames(512).build().unwrap();
         let fd = EventFd::new().unwrap();
-        let nic = Nic { fd, bursts: Vec::new(), here: 0, calls: Arc::default() };
+        let nic = Nic { fd, bursts: Vec::new(), here: 0, late: 0, polls: 0, calls: Arc::default() };
         // A packet every 12 us, after the 165 of a full bucket.
         let tbf = Tbf::new(1_000_000_000, 250_000, Fifo::new(Limit::packets(500)));
         let egress = Egress::new(256, Some(Box::new(tbf)));
@@ -408,9 +417,15 @@ fn timer_of_a_shaped_port_waits_for_several_packets_in_a_mode_that_holds() {
 
 /// Returns a worker with a budget of 4 of a device that receives `bursts`, and the device's calls.
 fn worker_of_nic(bursts: Vec<usize>) -> (Worker, Calls) {
+    worker_with(bursts, 0)
+}
+
+/// Returns the worker of a device to which `late` packets come during the second poll.
+fn worker_with(bursts: Vec<usize>, late: usize) -> (Worker, Calls) {
     let pool = Pool::builder().frames(256).build().unwrap();
     let calls = Calls::default();
-    let nic = Nic { fd: EventFd::new().unwrap(), bursts, here: 0, calls: calls.clone() };
+    let fd = EventFd::new().unwrap();
+    let nic = Nic { fd, bursts, here: 0, late, polls: 0, calls: calls.clone() };
     let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
     let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
     napi.peer = Some(0);
@@ -418,6 +433,23 @@ fn worker_of_nic(bursts: Vec<usize>) -> (Worker, Calls) {
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
     let worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
     (worker, calls)
+}
+
+/// S1.1. A burst that comes while the worker polls is found by the next poll, and its signal ends no
+/// sleep: the interrupt is masked.
+#[test]
+fn burst_during_polls_is_no_irq() {
+    let (mut worker, calls) = worker_with(vec![5], 2);
+    for _ in 0..10 {
+        let turned = worker.turn(Instant::now());
+        worker.park(turned, Some(Duration::from_millis(1))).unwrap();
+    }
+    let calls = calls.lock().unwrap();
+    // The second poll begins with one packet, and two more come.
+    let polls = ["poll 0", "unmask", "poll 4", "poll 3", "poll 0", "unmask"];
+    assert_eq!(&calls[..6], &polls[..]);
+    let counts = worker.napis[0].counts();
+    assert_eq!((counts.wakeups, counts.irqs(), counts.rx_packets), (1, 1, 7));
 }
 
 /// S1.1: an interrupt masks the device until a poll within the budget finds the ring empty.

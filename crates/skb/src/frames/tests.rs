@@ -1,5 +1,6 @@
 //! Tests when the lines of frames are initialised, and which lanes are touched.
 
+use crate::meta::{CB_BYTES, PacketType};
 use crate::{Batch, Data, DropReason, Init, Pool};
 
 /// Returns the priority fields in the hot lines after a packet with priority 7 was freed, once in
@@ -35,6 +36,41 @@ fn a_free_initialises_nothing_unless_the_pool_was_told_to() {
     assert_eq!(Pool::builder().frames(8).build().unwrap().init(), Init::AtAlloc);
     assert_eq!(priorities_after_free(Init::AtAlloc, 8), [7; 5]);
     assert_eq!(priorities_after_free(Init::AtFree, 8), [0; 5]);
+}
+
+/// Compares whole lines: `frames` frames are freed one way, and no field but the count and the link
+/// of a free list may have changed.
+#[test]
+fn a_free_writes_no_field_of_the_packet() {
+    let pool = Pool::builder().frames(8).build().unwrap();
+    let mut mem = pool.local();
+    let fields = |handle: u32| {
+        // SAFETY: the line is initialised memory, and no thread writes it now.
+        let line = unsafe { pool.umem().meta(handle).as_ref() };
+        let lengths = (line.off, line.len, line.data_len, line.snapped_bytes);
+        (lengths, line.priority, line.packet_type as u8, line.link, line.cb)
+    };
+    for way in 0..3 {
+        let mut skb = mem.alloc_copy(&[9; 100]).unwrap();
+        let handle = skb.raw();
+        // SAFETY: the test has the only packet on this frame.
+        let line = unsafe { pool.umem().meta(handle).as_mut() };
+        (line.priority, line.link, line.snapped_bytes) = (7, 113, 5);
+        (line.packet_type, line.cb) = (PacketType::OtherHost, [0xa5; CB_BYTES]);
+        assert!(skb.pull(14));
+        let before = fields(handle);
+        match way {
+            0 => drop(skb),
+            1 => skb.discard(DropReason::NO_ROUTE),
+            _ => {
+                let mut batch = Batch::with_capacity(1);
+                assert!(batch.push(skb).is_ok());
+                batch.consume(&mut mem);
+            }
+        }
+        assert_eq!(fields(handle), before, "way {way}");
+    }
+    assert!(pool.ledger().is_drained());
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were
     for mode in ["interrupt", "fixed:usecs=10000"] {
         let pool = Pool::builder().frames(256).build().unwrap();
         let fd = || EventFd::new().unwrap();
-        let nic = Nic { fd: fd(), bursts: vec![5], here: 0, calls: Arc::default() };
+        let nic =
+            Nic { fd: fd(), bursts: vec![5], here: 0, late: 0, polls: 0, calls: Arc::default() };
         let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
         let napi = |ops: Box<dyn QueueOps>, direction, i| {
             Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
@@ -81,7 +82,8 @@ fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were
 fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_polled() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let fd = || EventFd::new().unwrap();
-    let nic = Nic { fd: fd(), bursts: Vec::new(), here: 5, calls: Arc::default() };
+    let nic =
+        Nic { fd: fd(), bursts: Vec::new(), here: 5, late: 0, polls: 0, calls: Arc::default() };
     let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
     let napi = |ops: Box<dyn QueueOps>, i| {
         let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
@@ -156,7 +158,7 @@ impl AsFd for Refused {
 /// packets, and three more when it is armed.
 fn worker_of_refused(pool: &Pool, refusals: usize, is_down: &Arc<AtomicBool>) -> Worker {
     let fd = || EventFd::new().unwrap();
-    let nic = Nic { fd: fd(), bursts: vec![3], here: 5, calls: Arc::default() };
+    let nic = Nic { fd: fd(), bursts: vec![3], here: 5, late: 0, polls: 0, calls: Arc::default() };
     let (unsent, is_down) = (Batch::with_capacity(16), is_down.clone());
     let refused = Refused { fd: fd(), unsent, refusals, is_down };
     let napi = |ops: Box<dyn QueueOps>, direction, i| {
