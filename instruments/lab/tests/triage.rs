@@ -46,6 +46,8 @@ fn expect_with(fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
     found.sort();
     found.dedup();
     assert_eq!(found, causes, "{fault}\n{triage}");
+    // No cause is an answer only if all was looked at.
+    assert!(!causes.is_empty() || triage.verdict.untold.is_empty(), "{triage}");
 }
 
 #[test]

@@ -193,7 +193,11 @@ fn a_line_that_is_bounced_n_times_shows_n_to_2n_transfers_wherever_the_threads_a
     if try_counting(&["LINES_FROM_OTHER_CORE"]).is_none() {
         return;
     }
-    for cpus in placements() {
+    let placements = placements();
+    if placements.is_empty() {
+        return eprintln!("skipped: every allowed CPU is a thread of one core");
+    }
+    for cpus in placements {
         let Some(transfers) = or_skip(bounce(cpus, N)) else { return };
         let each = transfers as f64 / N as f64;
         println!("CPUs {cpus:?}: {each:.3} transfers for each hand-over");

@@ -289,6 +289,9 @@ fn every_port_carries_every_workload_and_accounts_for_every_packet() {
         ("tap", "rpc", "1", ("cpus", "one")),
         ("tap", "load", "2", ("tx_batch", "1")),
         ("packet", "rpc", "1", ("moderation", "busy")),
+        ("xdp", "rpc", "1", ("moderation", "napi")),
+        ("packet", "stream", "1", ("tx_batch", "auto")),
+        ("tap", "stream", "1", ("nodelay", "true")),
     ] {
         let rate = if workload == "load" { "2000" } else { "max" };
         let told = [("port", port), ("workload", workload), ("rate", rate), ("adapters", adapters)];
@@ -397,10 +400,11 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     let are_forced =
         |window: &Window| figure(window, "packets") >= 4.0 * figure(window, "tx_calls");
     let Some((alone, mut bench)) = open(&told(&[])) else { return };
-    // On a busy machine a sender may have no CPU in some windows.
-    let windows = (0..15).map(|_| bench.window(long).unwrap());
-    let all_go_on = windows.filter(|window| are_forced(window) && starved(window) == 0.0);
-    assert_eq!(all_go_on.take(4).count(), 4, "of 15 windows");
+    // On a busy machine a sender may have no CPU in a window, so one of five may be missed.
+    let windows: Vec<Window> = (0..15).map(|_| bench.window(long).unwrap()).collect();
+    let forced: Vec<&Window> = windows.iter().filter(|window| are_forced(window)).collect();
+    let all_go_on = forced.iter().filter(|window| starved(window) == 0.0).count();
+    assert!(forced.len() >= 10 && 5 * all_go_on >= 4 * forced.len(), "{all_go_on}: {forced:?}");
     assert!(bench.finish().unwrap().ledger.balanced);
     drop(alone);
     // The queue has room for all that the senders may have under way, some 250 KB, and sends that

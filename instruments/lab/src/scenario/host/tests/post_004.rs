@@ -25,7 +25,8 @@ fn workloads_are_counted_where_they_are_received_and_their_allocations_by_cpu() 
         drop(windows);
         let figure = |name: &str| figure(&window, name);
         assert!(figure("goodput_bytes") > 0.0 && figure("timed_calls") > 0.0, "{window:?}");
-        assert!(figure("sampling_ticks") > 0.0 && figure("sampling_ticks") < figure("total_ticks"));
+        let sampling = figure("sampling_ticks");
+        assert!(sampling > 0.0 && sampling < 0.01 * figure("total_ticks"), "{window:?}");
         // The workers alternate between the two CPUs.
         let on = |cpu: usize| -> f64 {
             let workers = (cpu..window.threads.len()).step_by(2);
