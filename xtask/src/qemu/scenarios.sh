@@ -152,7 +152,7 @@ scenario_verbs() {
 }
 
 verbs_sink() {
-    linerate forward "verbs:rxe1,listen=127.0.0.1,peers=2,rx=4096,tx=512$mode" sink: --json "$@" >sink.json 2>sink.err &
+    linerate forward "verbs:rxe1,listen=127.0.0.1,peers=2,rx=4096,tx=4096$mode" sink: --json "$@" >sink.json 2>sink.err &
     running=" sink:$!"
     soon listens_at 127.0.0.1:7471
     soon works
@@ -165,7 +165,7 @@ verbs_gen() {
 
 # The port that connects to the sink.
 verbs_peer() {
-    echo "verbs:rxe0,connect=127.0.0.1,rx=512,tx=4096$mode"
+    echo "verbs:rxe0,connect=127.0.0.1,rx=512,tx=512$mode"
 }
 
 # A card reads packets where they lie, seconds after the socket that sent them was closed.

@@ -148,6 +148,15 @@ fn a_setting_of_post_002_that_is_not_applied_is_a_wrong_result() {
     assert_eq!(wrong(&[("6.12".into(), told)]).len(), APPLIED.len(), "the run fails");
 }
 
+/// S2.32.
+#[test]
+fn segments_that_batches_cause_to_be_sent_again_are_a_wrong_result() {
+    let again = |n| format!("number() {{ [ $2$side = retransmitsnew ] && echo {n} || echo 8; }}\n");
+    let by = |device| format!("segments sent again by {device}: 2400 with batches, 192 without");
+    assert_eq!(run("batch-again", &again(100)).wrong, ["veth", "e1000"].map(by));
+    assert_eq!(run("batch-as-often", &again(16)).wrong, [""; 0]);
+}
+
 /// S2.28.
 #[test]
 fn a_setting_of_post_002_that_the_guest_does_not_have_is_n_a() {
