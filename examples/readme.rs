@@ -8,9 +8,9 @@ fn main() -> linerate::Result<()> {
     // eth0 AF_XDP native copy, diverts udp=7777, queue 0 (zero-copy: the driver has none)
 
     let mut batch = Batch::with_capacity(64);
-    // Idle costs nothing; an interface that was deleted is an error.
+    // Sleeps until packets come; an interface that was deleted is an error.
     while port.wait(None)? {
-        port.rx(&mut batch); // refills and reaps by itself
+        port.rx(&mut batch); // receives up to 64 packets
         batch.retain(|skb| {
             let mut udp = skb.udp_mut()?; // Err(reason) drops, counts
             // Two echoes would answer each other for ever.
@@ -18,8 +18,8 @@ fn main() -> linerate::Result<()> {
             let is_asked = udp.src_port() != 7777 && !udp.ends().dst().is_multicast();
             is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
         });
-        port.xmit(&mut batch); // takes a prefix; the rest stays
-        batch.discard(DropReason::TX_FULL); // this program's policy
+        port.xmit(&mut batch); // sends from the front; the rest stays
+        batch.discard(DropReason::TX_FULL); // this program drops it
     }
     Ok(())
 }
