@@ -1,8 +1,8 @@
 //! Runs a stage on a capture: in one thread, with the capture's clock, on the same path as in
 //! production.
 //!
-//! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The time of a
-//! turn, [`Turn::now`](crate::Turn::now), is the stamp of the packets that it delivers; packets with
+//! The stage sits on a wire from `west`, which gives the capture's packets, to `east`;
+//! [`run_ports`] gives packets to several ports. The time of a turn, [`Turn::now`](crate::Turn::now), is the stamp of the packets that it delivers; packets with
 //! different stamps are delivered in different turns.
 //!
 //! The run is repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how
@@ -88,6 +88,33 @@ pub fn run_frames<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
     frames: &[Frame],
 ) -> Run {
+    run_ports(make, &[("west", frames)])
+}
+
+/// Runs a stage as [`run_frames`] does, on packets that several ports receive: each input is the
+/// name of a port and its packets, which may be none.
+///
+/// Wires join the ports in pairs, in the order given: the first with the second, the third with the
+/// fourth; the last of an odd number is joined with `east`. The packets are delivered in the order
+/// of their stamps, and port by port, in the order given, if their stamps are equal. A batch has
+/// packets of one port.
+///
+/// ```
+/// use linerate::{Xconnect, pcap::Frame, testing};
+///
+/// let frame = |ms: u64, byte| Frame { stamp_ns: ms * 1_000_000, bytes: vec![byte; 60] };
+/// let (inside, outside) = ([frame(0, 1), frame(2, 2)], [frame(1, 3)]);
+/// let run = testing::run_ports(|_| Xconnect, &[("inside", &inside), ("outside", &outside)]);
+/// assert_eq!((run.out("inside").len(), run.out("outside").len()), (1, 2));
+/// ```
+///
+/// # Panics
+/// As [`run_frames`], and if there is no input or two have one name.
+#[must_use]
+pub fn run_ports<S: Stage + 'static>(
+    make: impl Fn(&mut StageContext<'_>) -> S,
+    inputs: &[(&str, &[Frame])],
+) -> Run {
     let exact = Kind {
         batch: BATCHES[1],
         times: Times::Stamps,
@@ -95,7 +122,7 @@ pub fn run_frames<S: Stage + 'static>(
         trust: Trust::Private,
     };
     let run = |kind: Kind, what: &str| {
-        let run = run_once(&make, frames, kind);
+        let run = run_once(&make, inputs, kind);
         assert!(run.ledger.balanced(), "with {what}: {}", run.ledger);
         run
     };
@@ -200,22 +227,23 @@ struct Kind {
 
 fn run_once<S: Stage + 'static>(
     make: &impl Fn(&mut StageContext<'_>) -> S,
-    frames: &[Frame],
+    inputs: &[(&str, &[Frame])],
     kind: Kind,
 ) -> Run {
-    let (stage, names) = make_stage(make);
+    let wired = wired(inputs);
+    let (stage, names) = make_stage(make, &wired);
     let pool = match Pool::builder().name("stage test").frames(FRAMES).trust(kind.trust).build() {
         Ok(pool) => pool,
         Err(e) => panic!("{e}"),
     };
-    let mut schedule = Schedule::new(&[frames], kind.times);
-    let admitted = Arc::<AtomicUsize>::default();
-    let (mut napis, mut outputs) = (Vec::new(), Vec::new());
-    for (i, name) in names.iter().enumerate() {
-        let collected = Collected::default();
-        let given = if i == 0 { frames.to_vec() } else { Vec::new() };
-        let direction = if i == 0 { Direction::Both } else { Direction::Sink };
-        let ops = match Tape::new(given, kind.left, admitted.clone(), collected.clone()) {
+    let (mut napis, mut admitted, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, name) in names.into_iter().enumerate() {
+        let (collected, admits) = (Collected::default(), Arc::<AtomicUsize>::default());
+        let (given, direction) = match inputs.get(i) {
+            Some((_, frames)) => (frames.to_vec(), Direction::Both),
+            None => (Vec::new(), Direction::Sink),
+        };
+        let ops = match Tape::new(given, kind.left, admits.clone(), collected.clone()) {
             Ok(tape) => Box::new(tape),
             Err(e) => panic!("{e}"),
         };
@@ -223,9 +251,10 @@ fn run_once<S: Stage + 'static>(
         let mut napi = Napi::new(ops, direction, Napi::id(i), Egress::new(4 * BUDGET, None), tally);
         // The clock is the capture's: no moderation may wait by the real clock.
         let _ = napi.set_moderation(Moderation::Napi);
-        napi.peer = (i == 0).then_some(1);
+        napi.peer = (i < wired.len()).then_some(i ^ 1);
         napis.push(napi);
-        outputs.push((name.clone(), collected));
+        admitted.push(admits);
+        outputs.push((name, collected));
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
     let worker = WorkerSlot::new(&Arc::default(), Vec::new())
@@ -234,12 +263,7 @@ fn run_once<S: Stage + 'static>(
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),
     };
-    let (begin, start) = (schedule.next_ns().unwrap_or(0), Instant::now());
-    while let Some((at, _, n)) = schedule.take(kind.batch) {
-        admitted.store(n, Ordering::Relaxed);
-        worker.turn(start + Duration::from_nanos(at - begin));
-    }
-    assert!(worker.napis.first().is_some_and(Napi::ended), "the run left frames unread");
+    deliver(&mut worker, Schedule::new(inputs, kind.times), kind.batch, &admitted);
     drop(worker);
     let take = |(name, frames): (String, Collected)| {
         (name, std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -247,9 +271,45 @@ fn run_once<S: Stage + 'static>(
     Run { ledger: pool.ledger(), outputs: outputs.into_iter().map(take).collect() }
 }
 
-/// Creates the stage, and returns it with the list of ports that it asked for.
-fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<String>) {
-    let mut names = vec!["west".to_owned(), "east".to_owned()];
+/// Delivers all frames, in batches of at most `batch`, each in a turn at its time.
+fn deliver(
+    worker: &mut Worker,
+    mut schedule: Schedule,
+    batch: usize,
+    admitted: &[Arc<AtomicUsize>],
+) {
+    let (begin, start) = (schedule.next_ns().unwrap_or(0), Instant::now());
+    while let Some((at, port, n)) = schedule.take(batch) {
+        admitted[port].store(n, Ordering::Relaxed);
+        worker.turn(start + Duration::from_nanos(at - begin));
+    }
+    let mut read = worker.napis.iter().filter(|napi| napi.reads());
+    assert!(read.all(Napi::ended), "the run left frames unread");
+}
+
+/// Returns the names of the ports on wires: consecutive ones are joined.
+fn wired(inputs: &[(&str, &[Frame])]) -> Vec<String> {
+    assert!(!inputs.is_empty(), "there is no input");
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in inputs {
+        assert!(!names.iter().any(|n| n == name), "two inputs have the name {name}");
+        names.push((*name).to_owned());
+    }
+    if names.len() % 2 == 1 {
+        let other = ["east", "west"].into_iter().find(|other| !names.iter().any(|n| n == other));
+        let Some(other) = other else { panic!("the last input has no other end of a wire") };
+        names.push(other.to_owned());
+    }
+    names
+}
+
+/// Creates the stage, and returns it with the list of ports: those on wires, and those that it
+/// asked for.
+fn make_stage<S: Stage>(
+    make: &impl Fn(&mut StageContext<'_>) -> S,
+    wired: &[String],
+) -> (S, Vec<String>) {
+    let mut names = wired.to_vec();
     loop {
         let mut cx = StageContext::new(&names, 0);
         let stage = make(&mut cx);

@@ -35,9 +35,9 @@ impl Schedule {
     /// Orders the frames of the ports by their stamps; those with equal stamps in the order of the
     /// ports. The time never goes back: a frame whose stamp is earlier than that of the frame
     /// before it in its port is delivered at the time of that one.
-    pub fn new(inputs: &[&[Frame]], times: Times) -> Schedule {
+    pub fn new(inputs: &[(&str, &[Frame])], times: Times) -> Schedule {
         let mut deliveries = Vec::new();
-        for (port, frames) in inputs.iter().enumerate() {
+        for (port, (_, frames)) in inputs.iter().enumerate() {
             let mut time = 0;
             for frame in *frames {
                 time = frame.stamp_ns.max(time);

@@ -191,3 +191,44 @@ fn stage_that_expires_by_the_time_of_its_turns_sees_the_time_between_packets() {
     let passed: Vec<u8> = run.out("east").iter().map(|f| f.bytes[0]).collect();
     assert_eq!((passed, run.ledger().dropped(ODD)), (vec![0, 1, 2, 6, 9, 9], 3));
 }
+
+/// A NAT in small: `inside` gets back only what answers a packet of its own.
+struct Answers {
+    inside: PortId,
+    asked: Vec<u8>,
+}
+
+impl Stage for Answers {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        let is_inside = turn.port() == self.inside;
+        batch.retain(|skb| match skb.data()[0] {
+            flow if is_inside => {
+                self.asked.push(flow);
+                Ok(())
+            }
+            flow if self.asked.contains(&flow) => Ok(()),
+            _ => Err(ODD),
+        });
+    }
+}
+
+#[test]
+fn the_return_path_of_a_stage_is_tested_by_inputs_in_the_order_of_their_stamps() {
+    let frame = |(ms, flow): (u64, u8)| Frame { stamp_ns: ms * 1_000_000, bytes: vec![flow; 60] };
+    let inside = [(1, 7), (5, 8), (5, 9)].map(frame);
+    // The first two are too early; the last one has the stamp of what it answers.
+    let outside = [(0, 7), (2, 8), (3, 7), (5, 9)].map(frame);
+    let make = |cx: &mut StageContext<'_>| Answers { inside: cx.port("inside"), asked: Vec::new() };
+    let run = run_ports(make, &[("inside", &inside), ("outside", &outside)]);
+    let flows = |port| run.out(port).iter().map(|f| f.bytes[0]).collect::<Vec<_>>();
+    assert_eq!((flows("inside"), flows("outside")), (vec![7, 9], vec![7, 8, 9]));
+    assert_eq!(run.ledger().dropped(ODD), 2);
+}
+
+#[test]
+fn the_last_of_three_inputs_is_joined_with_east() {
+    let of = |byte| [Frame { stamp_ns: 0, bytes: vec![byte; 60] }];
+    let run = run_ports(|_| Xconnect, &[("a", &of(1)), ("b", &of(2)), ("c", &of(3))]);
+    let first = |port| run.out(port)[0].bytes[0];
+    assert_eq!(["a", "b", "east"].map(first), [2, 1, 3]);
+}
