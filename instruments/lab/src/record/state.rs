@@ -10,7 +10,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -427,11 +427,20 @@ fn put(path: &Path, document: &impl serde::Serialize) -> Result<()> {
     let io = |e: std::io::Error| failed("write", path, &e);
     let mut text = serde_json::to_vec(document).map_err(|e| io(e.into()))?;
     text.push(b'\n');
-    let mut file = File::create(&part).map_err(io)?;
+    let mut file = fresh(&part).map_err(io)?;
     file.write_all(&text).and_then(|()| file.sync_all()).map_err(io)?;
     fs::rename(&part, path).map_err(io)?;
     let dir = path.parent().unwrap_or(Path::new("."));
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)
+}
+
+/// Creates a new file. What has its name is removed first, because it is the rest of a killed run,
+/// or a link to another file.
+fn fresh(path: &Path) -> std::io::Result<File> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => OpenOptions::new().write(true).create_new(true).open(path),
+    }
 }
 
 /// Most directories that are searched for runs.
@@ -542,4 +551,24 @@ fn document(path: &Path) -> Result<Run> {
     }
     let why = format!("{pairs} pairs, more than {}", PAIRS_MAX);
     Err(Error::new(Code::Run, format!("cannot read {}", path.display()), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn document_does_not_follow_a_link_that_has_the_name_of_its_part() {
+        let dir = std::env::temp_dir().join(format!("linerate-part-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (other, run) = (dir.join("other"), dir.join(RUN));
+        fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, dir.join("run.json.part")).unwrap();
+        put(&run, &"the run").unwrap();
+        let texts = [&other, &run].map(|file| fs::read_to_string(file).unwrap());
+        let is_link = fs::symlink_metadata(&run).unwrap().is_symlink();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(texts, ["precious", "\"the run\"\n"]);
+        assert!(!is_link);
+    }
 }
