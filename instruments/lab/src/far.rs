@@ -29,10 +29,12 @@ use crate::percentile::{P50, P99};
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
+mod sample;
+
+use sample::Sample;
+
 /// Most packets that are read before their buffers are returned to the sender.
 const BATCH: usize = 64;
-/// Most latencies that are kept for a window; later ones are not recorded.
-const KEPT: usize = 1 << 18;
 /// Length of a slice; the slices of a window are compared with each other.
 const SLICE: Duration = Duration::from_millis(100);
 /// Longest packet that is verified.
@@ -62,7 +64,7 @@ pub(crate) struct Seen {
     /// Connections that ended because the sender violated the protocol.
     pub protocol_errors: u64,
     /// Number of packets with a known latency; the next fields are the median and the 99th
-    /// percentile.
+    /// percentile, of every packet or of every k-th one.
     pub receipt_count: u64,
     pub receipt_p50_ns: Option<u64>,
     pub receipt_p99_ns: Option<u64>,
@@ -188,7 +190,7 @@ struct Far {
     /// The counts of the verifier and of the reader at the last report.
     told: (Verified, u64, u64),
     frame: Vec<u8>,
-    took_ns: Vec<u64>,
+    took: Sample,
     slices: Vec<u64>,
     begun: Option<Instant>,
     seen: Seen,
@@ -212,7 +214,7 @@ impl Far {
             verifier: Verifier::default(),
             told: Default::default(),
             frame: vec![0; PACKET_MAX_BYTES],
-            took_ns: Vec::with_capacity(KEPT),
+            took: Sample::new(),
             slices: Vec::new(),
             begun: None,
             seen: Seen::default(),
@@ -267,8 +269,8 @@ impl Far {
                 }
                 false => frame.u64_be(TIME_AT),
             };
-            if let Some(ns) = sent_ns.filter(|_| self.took_ns.len() < KEPT) {
-                self.took_ns.push(now_ns.saturating_sub(ns));
+            if let Some(ns) = sent_ns {
+                self.took.note(now_ns.saturating_sub(ns));
             }
         }
         if n > 0 {
@@ -329,10 +331,10 @@ impl Far {
         seen.foreign = found.foreign.saturating_sub(then.foreign);
         seen.copied_out = counts.copied_out.saturating_sub(copied_out);
         seen.protocol_errors = counts.protocol_errors.saturating_sub(protocol_errors);
-        seen.receipt_count = self.took_ns.len() as u64;
-        seen.receipt_p50_ns = P50.of(&mut self.took_ns);
-        seen.receipt_p99_ns = P99.of(&mut self.took_ns);
-        self.took_ns.clear();
+        seen.receipt_count = self.took.count();
+        seen.receipt_p50_ns = P50.of(&mut self.took.kept_ns);
+        seen.receipt_p99_ns = P99.of(&mut self.took.kept_ns);
+        self.took.clear();
         self.slices.clear();
         seen
     }
@@ -382,8 +384,8 @@ mod tests {
         let mut sender = Port::open_with(&format!("memif:{name},zerocopy=no"), &pool).unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
         let (made_ns, mut sent, mut packet) = (monotonic_ns(), 0, [0; 60]);
-        while far.took_ns.len() < P50.least {
-            assert!(monotonic_ns() - made_ns < 20_000_000_000, "{} came", far.took_ns.len());
+        while far.took.kept_ns.len() < P50.least {
+            assert!(monotonic_ns() - made_ns < 20_000_000_000, "{} came", far.took.kept_ns.len());
             sender.rx(&mut batch);
             let _ = far.reader.arm();
             if sender.health() == Health::Up && sent < P50.least {
@@ -462,7 +464,7 @@ mod tests {
             }
             far.slices.push(7);
             let seen = far.take();
-            assert!(far.slices.is_empty() && far.took_ns.is_empty());
+            assert!(far.slices.is_empty() && far.took.kept_ns.is_empty());
             seen
         };
         rounds.iter().map(&mut round).collect()

@@ -221,7 +221,7 @@ const OWN: &[Figure] = figures! {
     "far_copied_out" "packets" "Packets that the other process copied, to return their slots.";
     "far_cpu_ns" "ns" "CPU time of the other process, which does not count as a cost of the side.";
     "receipt_count" "packets" "Packets whose receipt latency is known.";
-    "receipt_p50_ns" "ns" "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other process looked at it, median; of the first 262,144 of a window.";
+    "receipt_p50_ns" "ns" "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other process looked at it, median; of every packet of a window, or, of more than 262,143, of every third, ninth and so on.";
     "receipt_p99_ns" "ns" "The same, 99th percentile.";
     "slowest_pct" "%" "The slowest tenth of a second at the far side, as a share of the mean: of windows of 0.2 s and more.";
 };
