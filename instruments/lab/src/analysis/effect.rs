@@ -150,10 +150,10 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
 /// Returns half the width of an effect's interval, in hundredths of a natural logarithm, for
 /// comparison with the plan's limit. The value is equal for `b` by `a` and for `a` by `b`, and for
 /// the same noise around any change, so that the result cannot decide when a run stops. It is
-/// infinite if the interval has no end.
+/// infinite if the interval has no end, or neither side counted anything.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
-    if effect.bounds()[0] {
+    if effect.bounds()[0] || effect.is_of_nothing() {
         return f64::INFINITY;
     }
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();
@@ -166,9 +166,12 @@ pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
     (metric.estimate() == Estimate::Events).then(|| metric.formula.scale.abs())
 }
 
-/// Returns true if the interval lies entirely within the range or entirely outside it. If the
-/// control shows a difference, the interval relative to the control must give the same result.
+/// Returns true if the interval lies entirely within the range or entirely outside it, and a side
+/// counted something. If the control shows a difference, the interval relative to the control must give the same result.
 fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
+    if effect.is_of_nothing() {
+        return false;
+    }
     if !control_is_off(effect) {
         return settles(range, interval);
     }

@@ -15,8 +15,9 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 /// mean gives all changes the same weight. Both are of the cells' own changes, which are of pairs:
 /// of one cell, each is the cell's change. The ratio of the sums of both sides' figures would not
 /// be, because the ratio of two medians is not the median of the pairs' ratios. Cells that were too
-/// noisy are counted as unclear, and are in neither. With a cell whose change is a bound, because a
-/// side counted nothing, both are made of bounds: they have no interval then.
+/// noisy are counted as unclear, and are in neither. Cells in which neither side counted anything
+/// are in neither, too, and are counted apart. With a cell whose change is a bound, because one side
+/// counted nothing, both are made of bounds: they have no interval then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
     let metrics = experiment.metrics.iter().filter(|metric| metric.goal.is_some());
@@ -47,7 +48,10 @@ fn levels<'a>(
 fn line(metric: &Metric, group: String, cells: &[&CellRecord]) -> Option<OverallRecord> {
     let with: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((*cell, cell.metrics.get(&metric.name)?))).collect();
-    let quiet = with.iter().filter(|(cell, _)| is_valid(metric.clock, cell));
+    let is_quiet = |cell: &CellRecord| is_valid(metric.clock, cell);
+    let (nothing, with): (Vec<_>, Vec<_>) =
+        with.into_iter().partition(|(cell, effect)| is_quiet(cell) && effect.is_of_nothing());
+    let quiet = with.iter().filter(|(cell, _)| is_quiet(cell));
     let quiet: Vec<&Effect> = quiet.map(|(_, effect)| *effect).collect();
     let ratios: Vec<f64> = quiet.iter().map(|effect| 1.0 + effect.change_pct / 100.0).collect();
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
@@ -63,6 +67,7 @@ fn line(metric: &Metric, group: String, cells: &[&CellRecord]) -> Option<Overall
         sum_ci95_pct: known.and_then(|quiet| sum_interval(sum_ratio_pct, quiet)),
         geomean_ci95_pct: known.and_then(|quiet| mean_interval(geomean_pct, quiet)),
         censored,
+        nothing: nothing.len(),
         better: count(Verdict::Better),
         worse: count(Verdict::Worse),
         same: count(Verdict::Same),
@@ -87,13 +92,8 @@ fn recovered(sum: f64, terms: impl Iterator<Item = (f64, f64, f64)>) -> Option<(
 }
 
 /// Returns the change of a sum, in per cent: the mean of the cells' changes, each weighted by the
-/// cell's share of the first side's sum. Returns `None` if that sum is 0 and the second side's is
-/// not.
+/// cell's share of the first side's sum. Returns `None` if that sum is 0.
 fn sum_pct(effects: &[&Effect]) -> Option<f64> {
-    // If a count is 0 on both sides of all cells, its change is 0, although 0/0 has no ratio.
-    if !effects.is_empty() && effects.iter().all(|effect| effect.a == 0.0 && effect.b == 0.0) {
-        return Some(0.0);
-    }
     weighted_mean(&effects.iter().map(|effect| (effect.change_pct, effect.a)).collect::<Vec<_>>())
 }
 
@@ -254,10 +254,25 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_nothing_does_not_change_and_one_that_begins_has_no_change() {
-        let of = |b: f64| Effect { a: 0.0, b, ..Effect::default() };
-        assert_eq!(sum_pct(&[&of(0.0), &of(0.0)]), Some(0.0));
-        assert_eq!((sum_pct(&[&of(0.0), &of(1.0)]), sum_pct(&[])), (None, None));
+    fn cells_that_counted_nothing_are_in_no_sum_and_are_counted_beside_it() {
+        let metric = crate::analysis::testing::metric("losses");
+        let cell = |effect: Effect| CellRecord {
+            metrics: [(metric.name.clone(), effect)].into(),
+            ..CellRecord::default()
+        };
+        let (more, nothing) = (cell(effect(10.0, 90.0, (50.0, 140.0))), cell(Effect::default()));
+        let of = |cells: &[&CellRecord]| line(&metric, "all".into(), cells);
+        let (alone, both) = (of(&[&more]).unwrap(), of(&[&more, &nothing, &nothing]).unwrap());
+        assert_eq!((alone.nothing, both.nothing, both.unclear), (0, 2, 1));
+        assert_eq!(OverallRecord { nothing: 0, ..both }, alone);
+        assert_eq!(of(&[&nothing, &nothing]), None);
+        assert!(!serde_json::to_string(&alone).unwrap().contains("nothing"));
+    }
+
+    #[test]
+    fn a_sum_that_begins_at_nothing_has_no_change() {
+        let begins = Effect { b: 1.0, ..Effect::default() };
+        assert_eq!((sum_pct(&[&begins]), sum_pct(&[])), (None, None));
     }
 
     #[test]

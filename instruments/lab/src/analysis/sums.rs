@@ -15,7 +15,8 @@ use super::effect::Change;
 use super::samples::Part;
 use super::signs::{self, Interval};
 
-/// Computes the change from the first to the second part of `set_ups`, each summed; `one` is the
+/// Computes the change from the first to the second part of `set_ups`, each summed: 0 without a
+/// width if neither side has events ([`crate::record::Effect::is_of_nothing`]); `one` is the
 /// value of one event, if events are counted. Returns `None` if nothing was measured or one event
 /// has no value; without events also if a side is 0.
 pub(super) fn change(
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_without_counts_are_equal() {
+    fn two_sides_without_counts_have_no_change_and_no_width() {
         let none = of(&[(0.0, 0.0); 15], Some(1.0)).unwrap();
         assert_eq!((none.log, none.interval), (0.0, Interval { low: 0.0, high: 0.0 }));
         assert_eq!((none.chance, none.censored_below), (1.0, None));

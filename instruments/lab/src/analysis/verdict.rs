@@ -48,7 +48,8 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
 }
 
 /// Returns the verdict from the effect's other figures: *same* means an interval within the
-/// declared margin, which noise does not widen.
+/// declared margin, which noise does not widen. Without an event on either side nothing is known of
+/// their ratio.
 ///
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.
@@ -59,7 +60,7 @@ pub(super) fn judge(effect: &Effect) -> Verdict {
     if distinct(effect) {
         return direction(effect.change_pct, effect.better_when.as_deref());
     }
-    if control_is_off(effect) {
+    if control_is_off(effect) || effect.is_of_nothing() {
         return Verdict::Unclear;
     }
     let margin = effect.same_pct.unwrap_or(SAME_PCT);

@@ -331,6 +331,13 @@ pub struct Expected {
 }
 
 impl Effect {
+    /// Returns true if neither side counted anything. That leaves any ratio of them open: the
+    /// change of 0 and its interval have no meaning.
+    #[must_use]
+    pub fn is_of_nothing(&self) -> bool {
+        self.a == 0.0 && self.b == 0.0
+    }
+
     /// Returns for each side whether it counted nothing, so that its value is a bound.
     pub(crate) fn bounds(&self) -> [bool; 2] {
         // The values do not tell: one event of the other side may be equal to the bound. If the
@@ -394,6 +401,10 @@ pub struct OverallRecord {
     /// nothing.
     #[serde(default, skip_serializing_if = "is_none")]
     pub censored: usize,
+    /// Number of cells in which neither side counted anything: their change is not known, and they
+    /// are in neither the sum nor the mean, and have no verdict.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub nothing: usize,
     /// Number of cells that are better.
     pub better: usize,
     /// Number of cells that are worse.

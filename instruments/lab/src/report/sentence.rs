@@ -89,11 +89,12 @@ impl View<'_> {
     }
 
     /// Returns a metric's effects in the cells that its overall line sums: without those of which
-    /// most pairs were disturbed.
+    /// most pairs were disturbed, or that counted nothing.
     fn summed(&self, metric: &Shown) -> Vec<&Effect> {
         let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| is_valid(clock, cell));
         let cells = self.run.cells.iter().filter(quiet);
-        cells.filter_map(|cell| cell.metrics.get(&metric.name)).collect()
+        let effects = cells.filter_map(|cell| cell.metrics.get(&metric.name));
+        effects.filter(|effect| !effect.is_of_nothing()).collect()
     }
 }
 
@@ -214,7 +215,7 @@ fn not_judged(view: &View<'_>, metric: &Shown, expected: &OverallExpectation) ->
     let has_value = |cell: &CellRecord| cell.metrics.contains_key(&metric.name);
     let why = match view.summed(metric).as_slice() {
         _ if !view.run.cells.iter().any(has_value) => "no cell has a value of it",
-        [] => "each cell was disturbed in most pairs, or is not finished",
+        [] => "each cell was disturbed in most pairs, counted nothing, or is not finished",
         _ => "the run has no line over all cells",
     };
     Expectation {

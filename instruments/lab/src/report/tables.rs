@@ -284,9 +284,13 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
         None => Cell::Empty,
     };
     row.extend(censored(effect));
+    let ends = match effect.is_of_nothing() {
+        true => Cell::Absent(NONE),
+        false => Cell::Text(interval(effect.ci95_pct)),
+    };
     row.extend([
         changed(effect),
-        Cell::Text(interval(effect.ci95_pct)),
+        ends,
         Cell::text(said(effect)),
         met,
         Cell::Count(effect.n_pairs as u64),
@@ -301,8 +305,12 @@ pub(super) fn censored(effect: &Effect) -> [Cell; 2] {
     [cell(is_a, effect.a), cell(is_b, effect.b)]
 }
 
-/// Formats the change, or its bound if a side's value is a bound.
+/// Formats the change, or its bound if a side's value is a bound; no change if neither side counted
+/// anything.
 pub(super) fn changed(effect: &Effect) -> Cell {
+    if effect.is_of_nothing() {
+        return Cell::Absent(NONE);
+    }
     match (number::change_cell(effect.change_pct), effect.bounds()) {
         (Cell::Change(pct, digits), [_, true]) => Cell::AtMost(pct, digits),
         (Cell::Change(pct, digits), [true, _]) => Cell::AtLeast(pct, digits),

@@ -69,7 +69,7 @@ impl<'a> View<'a> {
     /// Returns true if a metric is 0 on both sides of every cell that has it.
     pub fn is_nothing(&self, metric: &Shown) -> bool {
         let mut effects = self.run.cells.iter().filter_map(|cell| cell.metrics.get(&metric.name));
-        effects.all(|effect| effect.a == 0.0 && effect.b == 0.0)
+        effects.all(Effect::is_of_nothing)
     }
 
     fn is_measured(&self, metric: &Shown) -> bool {
@@ -85,12 +85,12 @@ impl<'a> View<'a> {
     pub fn groups<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         let all = self.overall(metric).find(|line| line.group == "all");
         self.overall(metric).filter(move |line| {
-            let OverallRecord { better, worse, same, unclear, .. } = **line;
+            let OverallRecord { better, worse, same, unclear, nothing, .. } = **line;
             let repeats = |all: &OverallRecord| {
                 let group = line.group.clone();
                 line.group != "all" && **line == OverallRecord { group, ..all.clone() }
             };
-            [better, worse, same, unclear].into_iter().fold(0, usize::saturating_add) > 1
+            [better, worse, same, unclear, nothing].into_iter().fold(0, usize::saturating_add) > 1
                 && !all.is_some_and(repeats)
         })
     }

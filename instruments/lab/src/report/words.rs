@@ -52,10 +52,16 @@ pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     (told(line.sum_ratio_pct, line.sum_ci95_pct), format!("{mean}{why}"))
 }
 
-/// Counts the cells by verdict, without verdicts that do not occur.
+/// Counts the cells by verdict, without verdicts that do not occur, and those that counted nothing.
 pub(super) fn counts(line: &OverallRecord) -> String {
-    let OverallRecord { better, worse, same, unclear, .. } = line;
-    let all = [(better, "better"), (worse, "worse"), (same, "same"), (unclear, "unclear")];
+    let OverallRecord { better, worse, same, unclear, nothing, .. } = line;
+    let all = [
+        (better, "better"),
+        (worse, "worse"),
+        (same, "same"),
+        (unclear, "unclear"),
+        (nothing, "counted nothing"),
+    ];
     let told = all.iter().filter(|(cells, _)| **cells > 0);
     told.map(|(cells, word)| format!("{cells} {word}")).collect::<Vec<_>>().join(", ")
 }

@@ -304,6 +304,7 @@ fn overall(metric: &str, group: &str, pct: f64) -> OverallRecord {
         sum_ci95_pct: Some((pct - 1.0, pct + 1.0)),
         geomean_ci95_pct: None,
         censored: 0,
+        nothing: 0,
         better: 4,
         worse: 0,
         same: 0,

@@ -111,7 +111,7 @@ fn expectation_over_all_cells_of_a_run_without_such_a_line_is_not_judged_for_a_r
     assert_told(&run, "the run has no line over all cells");
     let pairs = run.cells.iter_mut().flat_map(|cell| &mut cell.pairs);
     pairs.for_each(|pair| pair.cost_accepted = false);
-    assert_told(&run, "each cell was disturbed in most pairs, or is not finished");
+    assert_told(&run, "each cell was disturbed in most pairs, counted nothing, or is not finished");
     for cell in &mut run.cells {
         cell.metrics.remove("buffer_ticks_per_packet");
     }

@@ -35,7 +35,10 @@ pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
         .filter(|(_, cell)| cell.status != Status::Unsupported)
         .map(|(name, cell)| {
             let reason = || reason(view, cell).map_or("not measured here", |r| r.short).to_owned();
-            let effect = cell.metrics.get(&metric.name).ok_or_else(reason);
+            let effect = match cell.metrics.get(&metric.name) {
+                Some(effect) if effect.is_of_nothing() => Err("counted nothing".to_owned()),
+                effect => effect.ok_or_else(reason),
+            };
             Line {
                 name: if name.is_empty() { "all of it".into() } else { name.to_owned() },
                 effect,
