@@ -5,10 +5,11 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Stats, Worker};
+use linerate_datapath::{Engine, PortId, Stage, Stats, Turn, Worker};
 use linerate_port::{Health, Port};
 use linerate_skb::compat::{alloc_skb, alloc_skb_frame, kfree_skb};
 use linerate_skb::{Batch, Data, Offload, Pool};
@@ -194,6 +195,36 @@ fn forwarding_from_null_to_null_allocates_nothing() {
     let engine =
         Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b").build().unwrap();
     assert_eq!(allocations(engine, sent_by(1)), [0]);
+}
+
+/// A stage that sends a packet in each millisecond, and counts them.
+struct Beats(PortId, Option<Instant>, Arc<AtomicU64>);
+
+impl Stage for Beats {
+    fn run(&mut self, _: &mut Batch, turn: &mut Turn<'_>) {
+        self.1.get_or_insert(turn.now());
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        self.1
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        let beat = turn.alloc_copy(&[1; 60]);
+        beat.into_iter().for_each(|beat| assert!(turn.send(self.0, beat)));
+        self.1 = Some(turn.now() + Duration::from_millis(1));
+        self.2.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn alarms_of_a_stage_allocate_nothing() {
+    let beats = Arc::<AtomicU64>::default();
+    let its = beats.clone();
+    let engine = Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b");
+    let engine = engine.stage(move |cx| Beats(cx.port("b"), None, its.clone())).build().unwrap();
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+    assert!(beats.load(Ordering::Relaxed) > 2);
 }
 
 #[test]

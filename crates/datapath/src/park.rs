@@ -75,7 +75,7 @@ impl Worker {
             most = most.min(napi.patience().unwrap_or(most));
         }
         until = now.checked_add(most).map_or(until, |at| at.min(until));
-        until = self.due.map_or(until, |due| due.min(until));
+        until = self.next_due().map_or(until, |due| due.min(until));
         Rest::Hold { until, spin }
     }
 
@@ -116,8 +116,8 @@ impl Worker {
             self.rest = Rest::Hold { until, spin };
             true
         } else {
-            // A packet whose time has come is work, as a received packet is.
-            let due = self.due.into_iter().chain(self.unpolled_due).min();
+            // A packet or a stage whose time has come is work, as a received packet is.
+            let due = self.next_due().into_iter().chain(self.unpolled_due).min();
             if due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
@@ -131,8 +131,13 @@ impl Worker {
         Ok(armed)
     }
 
-    /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due;
-    /// returns its time.
+    /// Returns the earliest time at which a packet is due or a stage is called.
+    fn next_due(&self) -> Option<Instant> {
+        self.due.into_iter().chain(self.stage_alarms.next).min()
+    }
+
+    /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due or
+    /// a stage is called; returns its time.
     fn set_alarm(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
         if self.may_be_late(now, until) {
             return Ok(self.epoll.near(now, until)?);
@@ -141,10 +146,11 @@ impl Worker {
         Ok(until)
     }
 
-    /// Returns true if a hold from `now` on may end somewhat after `until`: no packet is due then.
+    /// Returns true if a hold from `now` on may end somewhat after `until`: no packet is due then,
+    /// and no stage is called.
     fn may_be_late(&self, now: Instant, until: Instant) -> bool {
         let late = TimerPair::late(until.saturating_duration_since(now));
-        self.due.is_none_or(|due| due > until + late)
+        self.next_due().is_none_or(|due| due > until + late)
     }
 
     /// Arms every queue; returns false if a queue has work.

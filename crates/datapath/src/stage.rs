@@ -9,6 +9,9 @@ use linerate_skb::{Batch, DropReason, Local, Skb, Verdict};
 pub struct PortId(pub(crate) u8);
 
 impl PortId {
+    /// The identifier that no port has.
+    pub(crate) const NONE: PortId = PortId(u8::MAX);
+
     /// Returns the verdict that sends a packet to the port.
     #[must_use]
     pub fn verdict(self) -> Verdict {
@@ -24,10 +27,39 @@ pub trait Stage: Send {
     /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
     ///         without a verdict after the last stage goes to the other end of the wire that it
     ///         came in by; one that came in by no wire is dropped as `no_route`.
-    ///         The call is not made without packets: what is to happen after a time happens with a
-    ///         later batch, by [`Turn::now`].
+    ///         The call is not made without packets: for what is to happen after a time, see
+    ///         [`Stage::alarm`].
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
+
+    /// Returns the time at which the stage wants to be called without packets: to forget flows, to
+    /// repeat a request, to report. `None`, the default, if it does not.
+    ///
+    /// Shape:  the worker asks in its first turn, after the packets of each turn in which it received
+    ///         some, and after calls of [`Stage::alarmed`]. An answer that changes at another time
+    ///         is not noticed until then. The earliest answer of the worker's stages limits its
+    ///         sleep, and that of a program on the worker's descriptor after [`Worker::arm`].
+    /// Cost:   one dynamic call for each turn that received packets. It must be as cheap as reading
+    ///         a field: keep the time.
+    ///
+    /// [`Worker::arm`]: crate::Worker::arm
+    fn alarm(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Runs without packets, in the first turn at or after the time of [`Stage::alarm`], after the
+    /// packets of that turn. The stage may send with [`Turn::send`], and then returns a later time,
+    /// or none, from [`Stage::alarm`].
+    ///
+    /// Shape:  called once for each time. If the time of [`Stage::alarm`] is still in the past after
+    ///         the call, the next call comes 1 ms later at the earliest. As late as the worker's
+    ///         thread wakes: usually less than 0.1 ms, or the length of a turn under load.
+    ///         A worker that drains or ends makes no such calls, and an engine whose sources have
+    ///         all ended ends without waiting for the time.
+    /// Cost:   a wake-up of a worker that sleeps. It must not block.
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        let _ = turn;
+    }
 
     /// Returns true if the stage can process packets that a peer may write at the same time
     /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes only with [`Skb::copy_to`] and
@@ -63,6 +95,14 @@ impl Stage for Box<dyn Stage> {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         (**self).run(batch, turn);
     }
+
+    fn alarm(&self) -> Option<Instant> {
+        (**self).alarm()
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        (**self).alarmed(turn);
+    }
 }
 
 /// The present turn, as a stage sees it: its time and ports, and calls that add packets.
@@ -93,13 +133,15 @@ impl<'a> Turn<'a> {
         self.now
     }
 
-    /// Returns the port that received the batch.
+    /// Returns the port that received the batch. In [`Stage::alarmed`], which has no batch, it is the
+    /// identifier of no port: it equals that of none, and a packet sent there is dropped as
+    /// `no_route`.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// Returns the port at the other end of the wire.
+    /// Returns the port at the other end of the wire; `None` in [`Stage::alarmed`].
     #[must_use]
     pub fn peer(&self) -> Option<PortId> {
         self.peer
@@ -123,12 +165,14 @@ impl<'a> Turn<'a> {
         self.mem.alloc_copy(bytes)
     }
 
-    /// Sends a packet that is not in the batch, such as a copy or a reply, after the batch.
+    /// Sends a packet that is not in the batch, such as a copy or a reply, after the batch. It
+    /// passes no stage.
     ///
     /// Returns false if the packet was dropped as `tx_full`.
     ///
-    /// Errors: at most `budget` packets for each batch are taken. If `to` has no room for one that
-    ///         was taken, it is dropped as `tx_full`, too, after the stages.
+    /// Errors: at most `budget` packets of all stages are taken for each batch, and of one stage for
+    ///         each call of [`Stage::alarmed`]. If `to` has no room for one that was taken, it is
+    ///         dropped as `tx_full`, too, after the stages.
     pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) -> bool {
         let pushed = self.outbox.push(skb.into());
         match pushed {
@@ -164,7 +208,7 @@ impl<'a> StageContext<'a> {
             Some(i) => PortId(i as u8),
             None => {
                 self.missing.push(name.to_owned());
-                PortId(u8::MAX)
+                PortId::NONE
             }
         }
     }

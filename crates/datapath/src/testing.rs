@@ -10,6 +10,10 @@
 //! stamps, and with 64 consecutive packets at the time of the last of them, as a worker reads
 //! packets that have gathered. The result of a run is the one by the stamps.
 //!
+//! Between the packets, and up to a second after the last one, the stage is called at the times of its
+//! alarms ([`Stage::alarm`]): before the packets of the same time, and exactly at the time, where a
+//! worker is late. A run calls at most 100,000.
+//!
 //! Packets from veth and tap have partial checksums, and superframes that are not cut into
 //! segments: the kernel leaves both to a device. So the run is repeated with partial checksums of
 //! UDP and TCP, and with TCP segments as superframes. A stage fails if its packets, once completed,
@@ -35,7 +39,7 @@ use linerate_skb::{Ledger, Pool, Trust};
 use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::stage::{Stage, StageContext, Xconnect};
-use crate::worker::Worker;
+use crate::worker::{StageAlarms, Worker};
 use crate::worker_slot::WorkerSlot;
 use tape::{Collected, Schedule, Tape, Times};
 use unfinished::Left;
@@ -46,6 +50,10 @@ const BATCHES: [usize; 3] = [1, 7, BUDGET];
 const BUDGET: usize = 64;
 /// Number of frames of the test's pool: 14 MB of data, where a capture's frame has at most 256 KiB.
 const FRAMES: u32 = 8192;
+/// Time after the last frame in which alarms are called.
+const AFTER: Duration = Duration::from_secs(1);
+/// Most turns of a run that are made for alarms.
+const ALARMS_MAX: usize = 100_000;
 /// Number of bytes shown of two frames that differ.
 const SHOWN: usize = 96;
 
@@ -64,8 +72,8 @@ pub struct Run {
 /// # Panics
 /// If the capture cannot be read, if two batch sizes give different results (the first difference
 /// is shown), if unfinished packets or packets that a peer may write are treated differently, if
-/// the stage keeps so many packets that the test's pool has no frame for the next one, or if the
-/// ledger does not balance: the function is for tests.
+/// the stage keeps so many packets that the test's pool has no frame for the next one or has more
+/// than 100,000 alarms, or if the ledger does not balance: the function is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
@@ -263,6 +271,7 @@ fn run_once<S: Stage + 'static>(
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),
     };
+    worker.stage_alarms = StageAlarms::of_first(1);
     deliver(&mut worker, Schedule::new(inputs, kind.times), kind.batch, &admitted);
     drop(worker);
     let take = |(name, frames): (String, Collected)| {
@@ -271,7 +280,8 @@ fn run_once<S: Stage + 'static>(
     Run { ledger: pool.ledger(), outputs: outputs.into_iter().map(take).collect() }
 }
 
-/// Delivers all frames, in batches of at most `batch`, each in a turn at its time.
+/// Delivers all frames, in batches of at most `batch`, each in a turn at its time; the turns of
+/// alarms come between them.
 fn deliver(
     worker: &mut Worker,
     mut schedule: Schedule,
@@ -279,9 +289,22 @@ fn deliver(
     admitted: &[Arc<AtomicUsize>],
 ) {
     let (begin, start) = (schedule.next_ns().unwrap_or(0), Instant::now());
-    while let Some((at, port, n)) = schedule.take(batch) {
+    let at = |stamp_ns| start + Duration::from_nanos(stamp_ns - begin);
+    let end = at(schedule.last_ns().unwrap_or(0)) + AFTER;
+    let (mut now, mut alarms) = (start, 0);
+    loop {
+        let until = schedule.next_ns().map_or(end, at);
+        if let Some(alarm) = worker.stage_alarms.next.filter(|alarm| *alarm <= until) {
+            alarms += 1;
+            assert!(alarms <= ALARMS_MAX, "the stage has more than {ALARMS_MAX} alarms");
+            now = now.max(alarm);
+            worker.turn(now);
+            continue;
+        }
+        let Some((stamp_ns, port, n)) = schedule.take(batch) else { break };
         admitted[port].store(n, Ordering::Relaxed);
-        worker.turn(start + Duration::from_nanos(at - begin));
+        now = at(stamp_ns);
+        worker.turn(now);
     }
     let mut read = worker.napis.iter().filter(|napi| napi.reads());
     assert!(read.all(Napi::ended), "the run left frames unread");

@@ -8,6 +8,7 @@
 //! Owner: the thread that has the Worker, one of the engine's or a program's own. Nothing on the
 //! walk locks, allocates, logs or reads a clock for each packet; one flush in 256 is timed.
 
+mod alarms;
 mod orders;
 
 use std::io;
@@ -28,6 +29,7 @@ use crate::stage::{Stage, Turn};
 use crate::steer::Clearing;
 use crate::waits::Term;
 use crate::worker_slot::{Phase, WorkerSlot};
+pub(crate) use alarms::StageAlarms;
 
 /// Interval of queries that cost a device a syscall.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
@@ -68,6 +70,8 @@ struct Polled {
 pub struct Worker {
     pub(crate) napis: Vec<Napi>,
     pub(crate) stages: Vec<Box<dyn Stage>>,
+    /// The times at which the program's stages, the first ones, want to be called.
+    pub(crate) stage_alarms: StageAlarms,
     order: PollOrder,
     /// Packet memory, one for each pool of the worker's wires.
     mems: Vec<Local>,
@@ -134,6 +138,7 @@ impl Worker {
             order: PollOrder::new(&napis),
             napis,
             stages,
+            stage_alarms: StageAlarms::default(),
             mems,
             batch: Batch::with_capacity(budget),
             outbox: Batch::with_capacity(budget),
@@ -180,6 +185,9 @@ impl Worker {
             if !is_fixed {
                 self.order.count(place, polled.packets);
             }
+        }
+        if !self.stage_alarms.is_empty() {
+            self.serve_alarms(now, received);
         }
         let mut sent = false;
         for napi in &mut self.napis {

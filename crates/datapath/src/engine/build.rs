@@ -17,7 +17,7 @@ use crate::ports::{self, Named, ReadsInPlace};
 use crate::stage::{Stage, StageContext, Xconnect};
 use crate::stats::Stats;
 use crate::steer::{self, Steered};
-use crate::worker::Worker;
+use crate::worker::{StageAlarms, Worker};
 use crate::worker_slot::WorkerSlot;
 use crate::wrapping;
 
@@ -120,6 +120,7 @@ impl EngineBuilder {
             let mut worker =
                 Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
             (worker.clearing, worker.number) = (clearing, i);
+            worker.stage_alarms = StageAlarms::of_first(self.makers.len());
             made.push((worker, slot));
         }
         Ok(made)

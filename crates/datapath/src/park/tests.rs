@@ -10,7 +10,8 @@ use linerate_skb::{Batch, Local, Moved, Pool};
 use super::*;
 use crate::egress::Egress;
 use crate::qdisc::{Fifo, Limit, Tbf};
-use crate::stage::Xconnect;
+use crate::stage::{Stage, Turn, Xconnect};
+use crate::worker::StageAlarms;
 use crate::worker_slot::{Phase, WorkerSlot};
 
 mod unpolled;
@@ -256,6 +257,36 @@ fn arm_waits_busily_for_the_end_of_a_hold_that_is_too_short_for_a_sleep() {
     assert!(!worker.is_armed && !worker.meter.is_sample());
     let (waits, counts) = (slot.waits().read(), worker.napis[0].counts());
     assert_eq!((waits.sleeps, counts.irqs(), counts.rechecks), (0, 0, 0));
+}
+
+/// A stage that wants to be called at a time, once.
+struct At(Option<Instant>);
+
+impl Stage for At {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {}
+
+    fn alarm(&self) -> Option<Instant> {
+        self.0
+    }
+
+    fn alarmed(&mut self, _: &mut Turn<'_>) {
+        self.0 = None;
+    }
+}
+
+#[test]
+fn alarm_of_a_stage_ends_a_hold_exactly() {
+    let (mut worker, _slot, _) = dense(true, 0);
+    let at = Instant::now() + Duration::from_millis(4);
+    worker.stages.push(Box::new(At(Some(at))));
+    worker.stage_alarms = StageAlarms::of_first(1);
+    let turned = worker.turn(Instant::now());
+    assert_eq!(turned, Turned::Until(at), "without it, 32 packets take longer");
+    worker.park(turned, None).unwrap();
+    let now = Instant::now();
+    assert!(now >= at);
+    let Turned::Until(until) = worker.turn(now) else { panic!("it holds on") };
+    assert!(worker.stage_alarms.next.is_none() && until > now + Duration::from_millis(4));
 }
 
 #[test]

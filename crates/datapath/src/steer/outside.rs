@@ -1,6 +1,8 @@
 //! A stage of the program on a worker with a divided device: it gets no packets between the device
 //! and its rings.
 
+use std::time::Instant;
+
 use linerate_skb::Batch;
 
 use super::Steering;
@@ -17,6 +19,14 @@ impl Stage for Outside {
         if !self.divided.contains(&turn.port()) {
             self.stage.run(batch, turn);
         }
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        self.stage.alarm()
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        self.stage.alarmed(turn);
     }
 }
 

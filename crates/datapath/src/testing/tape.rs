@@ -59,6 +59,11 @@ impl Schedule {
         self.deliveries.get(self.at).map(|(time, _)| *time)
     }
 
+    /// Returns the time of the last frame.
+    pub fn last_ns(&self) -> Option<u64> {
+        self.deliveries.last().map(|(time, _)| *time)
+    }
+
     /// Takes the next frames, up to `most`, all of one port and at one time; returns the time, the
     /// port and their number.
     pub fn take(&mut self, most: usize) -> Option<(u64, usize, usize)> {

@@ -232,3 +232,87 @@ fn the_last_of_three_inputs_is_joined_with_east() {
     let first = |port| run.out(port)[0].bytes[0];
     assert_eq!(["a", "b", "east"].map(first), [2, 1, 3]);
 }
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A stage that reports the end of a flow, 5 ms after its last packet, by a packet with the number
+/// of packets of the flow.
+struct Reports {
+    to: PortId,
+    seen: u8,
+    end: Option<Instant>,
+}
+
+impl Stage for Reports {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        self.seen += batch.len() as u8;
+        self.end = Some(turn.now() + 5 * MS);
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        self.end
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        assert_eq!((self.end.take(), turn.peer()), (Some(turn.now()), None));
+        assert_ne!(turn.port(), self.to);
+        let report = turn.alloc_copy(&[std::mem::take(&mut self.seen); 60]).unwrap();
+        assert!(turn.send(self.to, report));
+    }
+}
+
+#[test]
+fn alarms_are_called_between_packets_and_after_the_last_one() {
+    let frame = |ms: u64| Frame { stamp_ns: ms * 1_000_000, bytes: vec![100; 60] };
+    let frames = [1, 2, 3, 7, 7, 30, 31].map(frame);
+    let make = |cx: &mut StageContext<'_>| Reports { to: cx.port("east"), seen: 0, end: None };
+    let run = run_frames(make, &frames);
+    let sent: Vec<u8> = run.out("east").iter().map(|f| f.bytes[0]).collect();
+    assert_eq!(sent, [100, 100, 100, 100, 100, 5, 100, 100, 2]);
+}
+
+/// A stage whose alarm is always in the past; it counts its calls.
+struct Past(PortId);
+
+impl Stage for Past {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {}
+
+    fn alarm(&self) -> Option<Instant> {
+        Some(Instant::now() - 100 * MS)
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        let packet = turn.alloc_copy(&[1; 60]).unwrap();
+        turn.send(self.0, packet);
+    }
+}
+
+#[test]
+fn stage_whose_alarm_stays_in_the_past_is_called_once_a_millisecond() {
+    let run = run_frames(|cx| Past(cx.port("tap")), &frames(1));
+    // From the packet to a second after it, both included.
+    assert_eq!(run.out("tap").len(), 1001);
+}
+
+/// A stage that wants to be called again at once.
+struct Again(Option<Instant>);
+
+impl Stage for Again {
+    fn run(&mut self, _: &mut Batch, turn: &mut Turn<'_>) {
+        self.0 = Some(turn.now());
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        self.0
+    }
+
+    fn alarmed(&mut self, turn: &mut Turn<'_>) {
+        self.0 = Some(turn.now() + Duration::from_nanos(1));
+    }
+}
+
+#[test]
+#[should_panic(expected = "more than 100000 alarms")]
+fn stage_with_alarms_without_end_fails() {
+    let _ = run_frames(|_| Again(None), &frames(1));
+}
