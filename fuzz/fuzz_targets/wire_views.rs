@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
 use linerate_wire::{
-    Head, HeadMut, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4, ipv4_mut,
-    ipv6, ipv6_mut, nd_mut, stamp, tcp, transport, transport_mut, udp, udp_mut,
+    Head, HeadMut, IcmpError, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4,
+    ipv4_mut, ipv6, ipv6_mut, nd_mut, stamp, tcp, transport, transport_mut, udp, udp_mut,
 };
 
 fn read(frame: &[u8]) {
@@ -79,6 +79,10 @@ fn reshape(bytes: &[u8]) {
         let _ =
             inner.map(|inner| eth(&frame[inner.spare..][..inner.len]).expect("a frame is inside"));
     }
+    let mut frame = [&[0; 28], bytes].concat();
+    let error =
+        HeadMut::new(&mut frame, 0).push_icmp_error([192, 0, 2, 1].into(), IcmpError::TimeExceeded);
+    let _ = error.map(|len| assert!(icmp(&frame[..len]).is_ok_and(|v| v.checksum_ok())));
     let mut frame = [&[0; 20], bytes].concat();
     let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 2));
     if HeadMut::new(&mut frame, 0).push_ipv4(src, dst, Protocol::IPIP).is_ok() {

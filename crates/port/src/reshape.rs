@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use linerate_skb::{DropReason, Offload, Skb, Vlan};
 use linerate_sys::vnet::F_NEEDS_CSUM;
 use linerate_wire::{
-    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Inner, Malformed, Protocol, Tunnel, VLAN_BYTES,
-    VlanTag, checksum,
+    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, IcmpError, Inner, Malformed, Protocol, Tunnel,
+    VLAN_BYTES, VlanTag, checksum,
 };
 
 use crate::host::headers::{self, UDP_CHECK};
@@ -188,6 +188,51 @@ pub trait Reshape {
     /// # Errors
     /// As [`Reshape::pop_vxlan`].
     fn pop_geneve(&mut self) -> Result<u32, DropReason>;
+    /// Turns a received packet into the ICMP error about it, from the IP address `from` to its
+    /// sender, ready to be sent by the port that received it: the MAC addresses are swapped, VLAN
+    /// tags stay, and as much of the packet is quoted as the standards allow. A checksum that the
+    /// packet leaves to a device is completed first; nothing is left to a device afterwards. How
+    /// often errors are sent is for the caller to limit. See [`HeadMut::push_icmp_error`].
+    ///
+    /// ```
+    /// # mod linerate { pub use linerate_port::{Reshape, Views, ViewsMut};
+    /// #     pub use linerate_skb::{DropReason, Skb}; pub use linerate_wire as wire; }
+    /// use std::net::IpAddr;
+    ///
+    /// use linerate::wire::IcmpError;
+    /// use linerate::{DropReason, Reshape, Skb, Views, ViewsMut};
+    ///
+    /// /// Returns true for an error, which goes back, and false for a packet to forward.
+    /// fn route(skb: &mut Skb, router: IpAddr, mtu: usize) -> Result<bool, DropReason> {
+    ///     if skb.eth()?.payload().len() > mtu && skb.ipv4()?.dont_fragment() {
+    ///         skb.reply_icmp_error(router, IcmpError::TooBig(mtu as u32))?;
+    ///         return Ok(true);
+    ///     }
+    ///     let has_hop = skb.ipv4_mut()?.dec_ttl();
+    ///     if !has_hop {
+    ///         skb.reply_icmp_error(router, IcmpError::TimeExceeded)?;
+    ///     }
+    ///     Ok(!has_hop)
+    /// }
+    /// # let pool = linerate_skb::Pool::builder().frames(64).build().unwrap();
+    /// # let ends = wire::UdpEnds { src_mac: wire::Mac([2; 6]), dst_mac: wire::Mac([4; 6]),
+    /// #     src: "10.0.0.1:1".parse().unwrap(), dst: "10.0.0.2:2".parse().unwrap() };
+    /// # use linerate_wire as wire;
+    /// # let mut frame = [0; 900];
+    /// # ends.write(&mut frame).unwrap();
+    /// # let mut skb = pool.local().alloc_copy(&frame).unwrap();
+    /// # let router = "10.0.0.254".parse().unwrap();
+    /// # assert_eq!(route(&mut skb, router, 1400), Ok(false));
+    /// # assert_eq!(route(&mut skb, router, 800), Ok(true));
+    /// # assert!(skb.icmp().unwrap().checksum_ok() && skb.ip().unwrap().src() == router);
+    /// ```
+    ///
+    /// # Errors
+    /// [`DropReason::UNWANTED`] if the packet is one about which no error may be sent, such as
+    /// another ICMP error, a packet to a group or a later fragment, or of the version that `from` is
+    /// not; [`DropReason::UNSUPPORTED`] for a chain and for a superframe; those of
+    /// [`ViewsMut::complete_checksum`]; see the trait.
+    fn reply_icmp_error(&mut self, from: IpAddr, error: IcmpError) -> Result<(), DropReason>;
     /// Sets the length of a UDP datagram's payload, and corrects every length and checksum; new
     /// bytes are zero. See [`HeadMut::set_udp_payload_len`].
     ///
@@ -256,6 +301,27 @@ impl Reshape for Skb {
 
     fn pop_geneve(&mut self) -> Result<u32, DropReason> {
         pop_tunnel(self, |head| head.pop_geneve())
+    }
+
+    fn reply_icmp_error(&mut self, from: IpAddr, error: IcmpError) -> Result<(), DropReason> {
+        if !self.is_linear() || self.offload().is_gso() {
+            return Err(DropReason::UNSUPPORTED);
+        }
+        head_mut(self)?.as_head().check_icmp_error(from, error)?;
+        let bytes = IcmpError::header_bytes(from);
+        if bytes > self.headroom() || self.len() + bytes > LONGEST_BYTES {
+            return Err(DropReason::TOO_LONG);
+        }
+        // Before the quote cuts off what the checksum covers.
+        self.complete_checksum()?;
+        let mut len = 0;
+        push(self, bytes, |head| {
+            len = head.push_icmp_error(from, error)?;
+            Ok(())
+        })?;
+        removed(self.trim(len))?;
+        self.set_offload(Offload::NONE); // a checksum that was verified is another packet's
+        Ok(())
     }
 
     fn set_udp_payload_len(&mut self, bytes: usize) -> Result<(), DropReason> {

@@ -109,6 +109,15 @@ impl<'a> IpRef<'a> {
         }
     }
 
+    /// Returns true for a fragment other than the first, which does not begin with a transport
+    /// header.
+    pub(crate) fn is_later_fragment(&self) -> bool {
+        match self {
+            IpRef::V4(ip) => ip.fragment_offset_bytes() > 0,
+            IpRef::V6(ip) => ip.fragment().is_some_and(|fragment| fragment.offset_bytes > 0),
+        }
+    }
+
     /// Returns the payload as a whole segment of `protocol`; the error `other` if the packet has
     /// another protocol.
     pub(crate) fn segment(

@@ -14,7 +14,8 @@
 //! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
 //!
 //! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a
-//!   [`HeadMut`] resizes payloads, and puts headers around a packet or takes them off.
+//!   [`HeadMut`] resizes payloads, puts headers around a packet or takes them off, and turns a
+//!   packet into the ICMP error about it.
 //!
 //! A length that lies, a chain that does not end, a header that is not there: each is a
 //! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.
@@ -36,6 +37,7 @@ mod eth;
 mod flow;
 mod head;
 mod icmp;
+mod icmp_error;
 mod ip;
 mod ipv4;
 mod ipv6;
@@ -56,6 +58,7 @@ pub use ecn::mark_ce;
 pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
 pub use head::{Head, HeadMut};
 pub use icmp::{IcmpHeader, IcmpMut, IcmpRef, icmp, icmp_mut};
+pub use icmp_error::IcmpError;
 pub use ip::{IpRef, Protocol, ip};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
 pub use ipv6::{Fragment, Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};

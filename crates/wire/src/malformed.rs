@@ -44,6 +44,8 @@ reasons! {
     NotArp = "not ARP for Ethernet and IPv4";
     /// The message is a reply, or another message that has no reply.
     NotRequest = "not a request";
+    /// The packet is one about which no ICMP error may be sent.
+    NotAnswered = "not a packet that an ICMP error may answer";
     /// The frame has no VLAN tag.
     NotTagged = "without a VLAN tag";
     /// The packet is in no tunnel of the requested kind.

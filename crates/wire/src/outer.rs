@@ -303,7 +303,7 @@ fn insert(bytes: &mut [u8], eth: usize, ether_type: EtherType, header: &[u8]) {
     put(bytes, eth, header);
 }
 
-fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
+pub(crate) fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     bytes[at..at + what.len()].copy_from_slice(what);
 }
 

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::checksum::{add, finish, pseudo_v4, pseudo_v6, sum};
 use crate::{
-    Head, HeadMut, Mac, Partial, Protocol, TcpFlags, Tunnel, VlanTag, arp, eth, eth_mut, icmp, ip,
-    ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, tcp_mut, udp, udp_mut,
+    Head, HeadMut, IcmpError, Mac, Partial, Protocol, TcpFlags, Tunnel, VlanTag, arp, eth, eth_mut,
+    icmp, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, tcp_mut, udp, udp_mut,
 };
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
@@ -144,6 +144,10 @@ fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
     for protocol in [Protocol::IPIP, Protocol::IPV6, Protocol::UDP] {
         try_on(&|head| head.push_ipv4(src, dst, protocol).is_ok());
         try_on(&|head| head.push_ipv6([7; 16].into(), [8; 16].into(), protocol).is_ok());
+    }
+    for error in [IcmpError::TimeExceeded, IcmpError::Unreachable(1), IcmpError::TooBig(1400)] {
+        try_on(&|head| head.push_icmp_error(src.into(), error).is_ok());
+        try_on(&|head| head.push_icmp_error([7; 16].into(), error).is_ok());
     }
     try_on(&|head| head.pop_ip().is_ok());
     try_on(&|head| head.push_vxlan(&tunnel).is_ok());

@@ -342,6 +342,65 @@ fn a_packet_in_an_ip_header_and_out_again_is_as_it_was() {
 }
 
 #[test]
+fn icmp_error_quotes_the_packet_with_a_complete_checksum() {
+    let pool = pool();
+    let from = IpAddr::from([192, 0, 2, 254]);
+    for (payload, len) in [(4, 14 + 28 + 32), (1000, 14 + 576)] {
+        let mut skb = unfinished(&pool, payload);
+        let mut plain = unfinished(&pool, payload);
+        plain.complete_checksum().unwrap();
+        let right = bytes(&plain);
+        let tag = Some(Vlan { tci: 5, protocol: 0x8100 });
+        skb.set_vlan(tag);
+        let shared = skb.share();
+        skb.reply_icmp_error(from, IcmpError::TimeExceeded).unwrap();
+        let frame = bytes(&skb);
+        assert_eq!((frame.len(), skb.offload(), skb.vlan()), (len, Offload::NONE, tag));
+        let icmp = linerate_wire::icmp(&frame).unwrap();
+        assert!(icmp.checksum_ok() && linerate_wire::ipv4(&frame).unwrap().checksum_ok());
+        assert!(right[14..].starts_with(icmp.payload()) && icmp.payload().len() + 42 == len);
+        assert_eq!((&frame[..6], &frame[6..12]), (&right[6..12], &right[..6]));
+        // The other handle on the packet sees it as it was.
+        assert_eq!(shared.offload(), PARTIAL);
+        assert!(shared.udp().unwrap().checksum_ok());
+    }
+}
+
+#[test]
+fn refused_icmp_error_leaves_the_packet_as_it_was() {
+    let pool = pool();
+    let from = IpAddr::from([192, 0, 2, 254]);
+    let refuse = |skb: &mut Skb, from: IpAddr, reason: DropReason| {
+        let before = (bytes(skb), skb.offload(), skb.vlan());
+        assert_eq!(skb.reply_icmp_error(from, IcmpError::TimeExceeded), Err(reason));
+        assert_eq!((bytes(skb), skb.offload(), skb.vlan()), before);
+    };
+    let mut group = unfinished(&pool, 4);
+    group.data_mut()[0] |= 1;
+    refuse(&mut group, from, DropReason::UNWANTED);
+    refuse(&mut unfinished(&pool, 4), "fd00::1".parse().unwrap(), DropReason::UNWANTED);
+    refuse(&mut unfinished(&pool, 5000), from, DropReason::UNSUPPORTED);
+    let mut superframe = pool.local().alloc_copy(&ipv4(6, 400)).unwrap();
+    superframe.set_offload(SUPERFRAME);
+    refuse(&mut superframe, from, DropReason::UNSUPPORTED);
+    let mut error = unfinished(&pool, 4);
+    error.reply_icmp_error(from, IcmpError::Unreachable(1)).unwrap();
+    refuse(&mut error, from, DropReason::UNWANTED);
+    let mut full = unfinished(&pool, 4);
+    let room = full.headroom() - 27;
+    let packet = bytes(&full);
+    full.push(room).unwrap();
+    full.data_mut()[..packet.len()].copy_from_slice(&packet);
+    full.set_offload(PARTIAL);
+    refuse(&mut full, from, DropReason::TOO_LONG);
+    let mut beyond = unfinished(&pool, 4);
+    beyond.set_offload(Offload { csum_start: 60, ..PARTIAL });
+    refuse(&mut beyond, from, DropReason::MALFORMED);
+    let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+    refuse(&mut unfinished(&exported, 4), from, DropReason::UNSUPPORTED);
+}
+
+#[test]
 fn a_resized_payload_has_right_lengths_and_checksums() {
     let pool = pool();
     let mut skb = unfinished(&pool, 40);
