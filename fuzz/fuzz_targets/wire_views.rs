@@ -19,7 +19,7 @@ fn read(frame: &[u8]) {
     let _ = tcp(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok()));
     let _ = udp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
     let _ = transport(frame).map(|v| assert!(frame[v.payload_at()..].starts_with(v.payload())));
-    let _ = icmp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
+    let _ = icmp(frame).map(|v| (v.quoted().map(|ip| ip.ports()), v.checksum_ok()));
     let _ = stamp::read(frame);
 }
 

@@ -15,7 +15,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, Unaligned};
 
 use crate::ip::{self, HeaderMut};
 use crate::partial::{self, Check};
-use crate::{EthEnds, EtherType, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth};
+use crate::{
+    EthEnds, EtherType, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth, ipv4, ipv6,
+};
 
 /// Returns a view of the ICMP or ICMPv6 message in `frame`.
 ///
@@ -98,6 +100,28 @@ impl<'a> IcmpRef<'a> {
     #[must_use]
     pub fn behind(&self) -> usize {
         self.ip.behind()
+    }
+
+    /// Returns the packet that an ICMP error quotes, which the receiver of the error has sent:
+    /// `src`, `dst` and `protocol` tell its flow, with [`IpRef::ports`].
+    ///
+    /// Shape:  the quote ends early as a rule: `payload()` is what it has of the payload, and
+    ///         `behind()` is at least as much as is missing.
+    /// Errors: [`Malformed::NotIcmpError`] for another message; those of [`crate::ip()`], without
+    ///         the check of the total length.
+    /// Cost:   constant but for IPv6 extension headers, at most eight.
+    pub fn quoted(&self) -> Result<IpRef<'a>, Malformed> {
+        // More bytes than any packet has are taken for missing.
+        let behind = usize::from(u16::MAX);
+        match self.ip {
+            IpRef::V4(_) if matches!(self.icmp_type(), 3 | 4 | 5 | 11 | 12) => {
+                Ok(IpRef::V4(ipv4::split(self.payload, behind)?.into()))
+            }
+            IpRef::V6(_) if self.icmp_type() < 128 => {
+                Ok(IpRef::V6(ipv6::split(self.payload, behind)?.into()))
+            }
+            _ => Err(Malformed::NotIcmpError),
+        }
     }
 
     /// Returns true if the checksum is right, as [`crate::UdpRef::checksum_ok`] does; ICMP always

@@ -72,6 +72,18 @@ impl<'a> IpRef<'a> {
         }
     }
 
+    /// Returns the ports of the sender and of the receiver, of UDP or TCP; `None` for another
+    /// protocol, for a fragment other than the first, and if the payload ends before. The transport
+    /// header is not checked: this is for a packet that [`crate::IcmpRef::quoted`] returns.
+    #[must_use]
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        if self.is_later_fragment() || !matches!(self.protocol(), Protocol::UDP | Protocol::TCP) {
+            return None;
+        }
+        let &[a, b, c, d] = self.payload().first_chunk()?;
+        Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+    }
+
     /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]

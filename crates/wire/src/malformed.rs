@@ -38,6 +38,8 @@ reasons! {
     NotTransport = "neither UDP nor TCP";
     /// The packet is neither ICMP over IPv4 nor ICMPv6.
     NotIcmp = "not ICMP";
+    /// The ICMP message is no error, which would quote a packet.
+    NotIcmpError = "not an ICMP error";
     /// The packet is not a neighbour solicitation of IPv6 that a node may answer.
     NotNd = "not a neighbour solicitation to be answered";
     /// The packet is not ARP, or is ARP for other addresses than Ethernet and IPv4.

@@ -91,7 +91,7 @@ fn view_all(frame: &mut [u8]) {
     let _ = ipv6(frame).map(|v| assert!(!v.is_fragment() || v.fragment().is_some()));
     let _ = udp(frame).map(|v| (v.checksum_ok(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
-    let _ = icmp(frame).map(|v| (v.checksum_ok(), v.is_echo_request(), v.payload().len()));
+    let _ = icmp(frame).map(|v| (v.checksum_ok(), v.is_echo_request(), v.quoted().is_ok()));
     let _ = eth_mut(frame).map(|mut v| v.swap_ends());
     if let Ok(mut v) = ipv4_mut(frame) {
         v.set_src([1, 2, 3, 4].into());

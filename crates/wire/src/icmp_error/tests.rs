@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{tcp4_frame, udp4_frame, udp6_frame};
+use crate::testing::{fix_ipv4, tcp4_frame, udp4_frame, udp6_frame};
 use crate::{icmp, ip, ipv4};
 
 const ROUTER: [u8; 4] = [192, 0, 2, 254];
@@ -208,6 +208,41 @@ fn later_fragments_other_protocols_and_mixed_versions_have_no_error() {
     );
 }
 
+#[test]
+fn quoted_packet_is_read_as_far_as_it_goes() {
+    let tcp4 = tcp4_frame(&[1, 1, 1, 0], &[7; 700]);
+    for (frame, protocol) in [
+        (udp4(&[7; 700]), Protocol::UDP),
+        (udp6_frame(&[7; 1400]), Protocol::UDP),
+        (tcp4, Protocol::TCP),
+    ] {
+        let (error, whole) = (answer(&frame, IcmpError::TooBig(600)).unwrap(), ip(&frame).unwrap());
+        let quoted = icmp(&error).unwrap().quoted().unwrap();
+        assert_eq!((quoted.src(), quoted.dst()), (whole.src(), whole.dst()));
+        assert_eq!((quoted.protocol(), quoted.ports()), (protocol, Some((1000, 2000))));
+        assert!(whole.payload().starts_with(quoted.payload()) && quoted.behind() > 0);
+    }
+    // Old hosts quote the IP header and eight bytes, and lying ones less.
+    let whole = udp4(&[7; 100]);
+    for (len, expected) in
+        [(28, Ok(Some((1000, 2000)))), (23, Ok(None)), (19, Err(Malformed::Short))]
+    {
+        let mut error = answer(&whole, IcmpError::Unreachable(3)).unwrap();
+        error.truncate(42 + len);
+        error[17] = (28 + len) as u8;
+        fix_ipv4(&mut error);
+        assert_eq!(icmp(&error).unwrap().quoted().map(|ip| ip.ports()), expected, "{len}");
+    }
+    let mut error = answer(&whole, IcmpError::Unreachable(3)).unwrap();
+    error[34] = 8;
+    assert_eq!(icmp(&error).unwrap().quoted().unwrap_err(), Malformed::NotIcmpError);
+    (error[34], error[42]) = (11, 0x65);
+    assert_eq!(icmp(&error).unwrap().quoted().unwrap_err(), Malformed::BadVersion);
+    let mut later = udp4(b"01234567");
+    later[21] = 1;
+    assert_eq!(ip(&later).unwrap().ports(), None);
+}
+
 proptest! {
     #[test]
     fn every_error_has_right_checksums_and_quotes_the_packet(
@@ -229,6 +264,10 @@ proptest! {
             prop_assert!(view.checksum_ok() && ipv4(&got).map_or(true, |ip| ip.checksum_ok()));
             prop_assert_eq!((view.ip().dst(), view.ip().src()), (asked.src(), router(&frame)));
             let eth = crate::eth(&frame).unwrap();
+            // A quote that is cut may end in the extension headers.
+            let is_cut = view.payload().len() >= 548;
+            let ports = view.quoted().map(|ip| ip.ports());
+            prop_assert!(is_cut || ports == Ok(asked.ports()));
             prop_assert!(eth.payload().starts_with(view.payload()));
             let most = if view.is_v6() { 1280 } else { 576 };
             prop_assert!(crate::eth(&got).unwrap().payload().len() <= most);
