@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use linerate_port::Obtained;
 use linerate_skb::{Batch, DropReason, Local, Skb, Verdict};
+
+use crate::stats::Entry;
 
 /// A port's identifier for the stages of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,11 +197,13 @@ pub struct StageContext<'a> {
     names: &'a [String],
     missing: Vec<String>,
     worker: usize,
+    /// The engine's ports; none in a test of a stage.
+    opened: &'a [Entry],
 }
 
 impl<'a> StageContext<'a> {
-    pub(crate) fn new(names: &'a [String], worker: usize) -> StageContext<'a> {
-        StageContext { names, missing: Vec::new(), worker }
+    pub(crate) fn new(names: &'a [String], worker: usize, opened: &'a [Entry]) -> StageContext<'a> {
+        StageContext { names, missing: Vec::new(), worker, opened }
     }
 
     /// Returns the port named `name`. If this worker has no such port, building the engine fails
@@ -219,6 +224,14 @@ impl<'a> StageContext<'a> {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<PortId> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
+    }
+
+    /// Returns the properties of the port's device, which is open: its MAC address, its longest
+    /// packet. `None` for a port that this worker does not have, and in a test of a stage.
+    #[must_use]
+    pub fn obtained(&self, port: PortId) -> Option<&Obtained> {
+        let name = self.names.get(usize::from(port.0))?;
+        self.opened.iter().find(|opened| opened.name == *name).map(|opened| &opened.obtained)
     }
 
     /// Returns the number of the worker that the stage is for, from 0.

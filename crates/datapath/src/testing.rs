@@ -334,7 +334,7 @@ fn make_stage<S: Stage>(
 ) -> (S, Vec<String>) {
     let mut names = wired.to_vec();
     loop {
-        let mut cx = StageContext::new(&names, 0);
+        let mut cx = StageContext::new(&names, 0, &[]);
         let stage = make(&mut cx);
         match cx.missing().first().cloned() {
             None => return (stage, names),

@@ -1,10 +1,11 @@
 //! Tests complete engines on ports that need no privilege.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, EngineBuilder, PortId, Stage, Turn, Turned};
-use linerate_port::Code;
+use linerate_datapath::{Engine, EngineBuilder, PortId, Stage, Turn, Turned, Xconnect};
 use linerate_port::pcap::{self, Frame};
+use linerate_port::{Code, Obtained};
 use linerate_skb::{Batch, DropReason, Pool};
 use linerate_testing::may_pin;
 
@@ -529,4 +530,22 @@ fn an_idle_engine_sleeps() {
     assert!(ports[0].counts.polls <= 4 * most, "{:?}", ports[0].counts);
     let packets = ports[0].counts.rx_packets;
     assert!((2..=most).contains(&packets), "{packets} packets, {most} at most");
+}
+
+#[test]
+fn stage_is_created_with_what_was_obtained_for_its_ports() {
+    let (told, tells) = mpsc::channel();
+    let builder = wired("gen:count=1,size=600", "sink:");
+    let builder = builder.port("other", "gen:count=1").port("its", "sink:").wire("other", "its");
+    let engine = builder.workers(2).stage(move |cx| {
+        let obtained = ["a", "b"].map(|port| cx.find(port).and_then(|port| cx.obtained(port)));
+        told.send((cx.worker(), obtained.map(Option::<&Obtained>::cloned))).unwrap();
+        Xconnect
+    });
+    let engine = engine.build().unwrap();
+    let ports = engine.stats().ports();
+    let expected = ports[..2].iter().map(|port| Some(port.obtained.clone())).collect::<Vec<_>>();
+    let mut seen: Vec<_> = tells.iter().take(2).collect();
+    seen.sort_by_key(|(worker, _)| *worker);
+    assert_eq!((seen[0].1.as_slice(), &seen[1].1), (&*expected, &[None, None]));
 }

@@ -15,7 +15,7 @@ use crate::opening::{self, Group, Groups};
 use crate::plan;
 use crate::ports::{self, Named, ReadsInPlace};
 use crate::stage::{Stage, StageContext, Xconnect};
-use crate::stats::Stats;
+use crate::stats::{Entry, Stats};
 use crate::steer::{self, Steered};
 use crate::worker::{StageAlarms, Worker};
 use crate::worker_slot::WorkerSlot;
@@ -89,7 +89,7 @@ impl EngineBuilder {
         let (entries, groups) = groups.split(opened, self.sizes, self.moderation, &mut warnings);
         let steered = steer::link(&ports, &groups, &fans, &self.steerings)?;
         let notice = Arc::default();
-        let made = self.make_workers(groups, steered, &memory, &notice)?;
+        let made = self.make_workers(groups, steered, &memory, &notice, &entries)?;
         let warnings = Arc::from(warnings);
         let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
         let pools = memory.pools.into();
@@ -104,6 +104,7 @@ impl EngineBuilder {
         steered: Vec<Steered>,
         memory: &Memory,
         notice: &Arc<Notice>,
+        entries: &[Entry],
     ) -> Result<Vec<(Worker, Arc<WorkerSlot>)>> {
         let mut made = Vec::new();
         for (i, (group, (steers, clearing))) in groups.into_iter().zip(steered).enumerate() {
@@ -112,7 +113,7 @@ impl EngineBuilder {
                 return Err(Error::new(Code::Topology, "cannot build the engine", why)
                     .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
             }
-            let stages = self.make_stages(i, &group.names, steers)?;
+            let stages = self.make_stages(i, &group.names, entries, steers)?;
             let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
             let queues = queues.map(|((port, number), napi)| napi.as_queue_of(port, number));
             let slot = WorkerSlot::new(notice, queues.collect())?;
@@ -130,9 +131,10 @@ impl EngineBuilder {
         &mut self,
         worker: usize,
         names: &[String],
+        entries: &[Entry],
         steers: Vec<Box<dyn Stage>>,
     ) -> Result<Vec<Box<dyn Stage>>> {
-        let mut cx = StageContext::new(names, worker);
+        let mut cx = StageContext::new(names, worker, entries);
         let mut stages: Vec<Box<dyn Stage>> = Vec::new();
         for (make, runs_at_division) in &mut self.makers {
             let stage = make(&mut cx);
