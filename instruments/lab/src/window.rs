@@ -120,6 +120,11 @@ pub const COMMON: [(&str, &str); 10] = [
     ("syscalls", "system calls"),
 ];
 
+/// Returns the name of the figure that marks `figure` as a lower bound.
+pub(crate) fn at_least(figure: &str) -> String {
+    format!("{figure}_at_least")
+}
+
 impl Window {
     /// Returns a window of threads that ran at the same time; its costs are those of the measured
     /// threads.
@@ -143,6 +148,12 @@ impl Window {
             threads,
             ..Window::default()
         }
+    }
+
+    /// Returns true if a figure is a lower bound, because some of its values were not known when the
+    /// window ended.
+    pub(crate) fn is_at_least(&self, figure: &str) -> bool {
+        self.figures.contains_key(&at_least(figure))
     }
 
     /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's. If

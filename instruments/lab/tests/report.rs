@@ -458,6 +458,7 @@ fn effect() -> impl Strategy<Value = Effect> {
             ci95_pct: (low, high),
             n_pairs: usize::MAX,
             censored_below: censored.then_some(floor),
+            at_least: [censored, !censored],
             aa_half_width_pct: Some(floor),
             aa_pct: Some((change, low, high)),
             p_holm: None,

@@ -2,7 +2,9 @@
 
 use linerate_seeds::stats::Goal;
 
-use super::samples::{Part, admitted, class_of, missing, negatives, of_other_class, parts};
+use super::samples::{
+    Part, admitted, class_of, missing, negatives, of_other_class, parts, parts_raised,
+};
 use super::signs::{Interval, median, median_interval};
 use super::verdict::{SET_UPS_MIN, control_is_off, from_control};
 use super::{pairs_needed, pct, signs, sums, verdict};
@@ -89,6 +91,7 @@ pub fn effect(
         n_set_ups: Some(of_b.len()),
         same_pct: Some(metric.same_pct()),
         censored_below: found.censored_below,
+        at_least: at_least(metric, &ours, found, level),
         aa_half_width_pct: aa.map(|(_, low, high)| low.abs().max(high.abs())),
         aa_pct: aa,
         p_holm: Some(found.chance),
@@ -102,14 +105,31 @@ pub fn effect(
         let of_family = 1.0 - (1.0 - level) / look.family.max(1) as f64;
         let wide = change(metric, &of_b, of_family)?.interval;
         let range = expected.change_pct;
-        // If the first side counted nothing, the interval has no upper end.
-        let high = if effect.bounds()[0] { f64::INFINITY } else { pct(wide.high) };
-        let certain = enough && settled(&effect, range, (pct(wide.low), high));
+        let certain = enough && settled(&effect, range, open_ends(&effect, wide));
         let met = (range.0..=range.1).contains(&change_pct);
         let source = expected.source.clone();
         effect.expected = Some(Expected { change_pct: range, source, met, certain });
     }
     Some(effect)
+}
+
+/// Returns for each side whether the change rests on its lower bounds: if they were any higher, the
+/// change or its interval would be another one. If a side has few bounds beyond its median, it does
+/// not.
+fn at_least(metric: &Metric, pairs: &[&PairRecord], found: Change, level: f64) -> [bool; 2] {
+    [[true, false], [false, true]].map(|side| {
+        let raised = parts_raised(metric, pairs, side);
+        raised.is_some_and(|raised| change(metric, &raised, level) != Some(found))
+    })
+}
+
+/// Returns the ends of an interval in per cent, without those that are not known, because a side
+/// counted nothing or its value is a lower bound.
+fn open_ends(effect: &Effect, interval: Interval) -> (f64, f64) {
+    let [is_a_least, is_b_least] = effect.at_least;
+    let has_no_high = effect.bounds()[0] || is_b_least;
+    let low = if is_a_least { -100.0 } else { pct(interval.low) };
+    (low, if has_no_high { f64::INFINITY } else { pct(interval.high) })
 }
 
 /// Returns the effect in the pairs of the less frequent placement class; `None` if they are too
@@ -150,10 +170,11 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
 /// Returns half the width of an effect's interval, in hundredths of a natural logarithm, for
 /// comparison with the plan's limit. The value is equal for `b` by `a` and for `a` by `b`, and for
 /// the same noise around any change, so that the result cannot decide when a run stops. It is
-/// infinite if the interval has no end, or neither side counted anything.
+/// infinite if the interval has no end, neither side counted anything, or a side's value is a lower
+/// bound.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
-    if effect.bounds()[0] || effect.is_of_nothing() {
+    if effect.bounds()[0] || effect.is_of_nothing() || effect.at_least.contains(&true) {
         return f64::INFINITY;
     }
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();

@@ -17,7 +17,8 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 /// be, because the ratio of two medians is not the median of the pairs' ratios. Cells that were too
 /// noisy are counted as unclear, and are in neither. Cells in which neither side counted anything
 /// are in neither, too, and are counted apart. With a cell whose change is a bound, because one side
-/// counted nothing, both are made of bounds: they have no interval then.
+/// counted nothing or its value is a lower bound, both are made of bounds: they have no interval
+/// then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
     let metrics = experiment.metrics.iter().filter(|metric| metric.goal.is_some());
@@ -55,7 +56,9 @@ fn line(metric: &Metric, group: String, cells: &[&CellRecord]) -> Option<Overall
     let quiet: Vec<&Effect> = quiet.map(|(_, effect)| *effect).collect();
     let ratios: Vec<f64> = quiet.iter().map(|effect| 1.0 + effect.change_pct / 100.0).collect();
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
-    let censored = quiet.iter().filter(|effect| effect.censored_below.is_some()).count();
+    let is_bound =
+        |effect: &&&Effect| effect.censored_below.is_some() || effect.at_least.contains(&true);
+    let censored = quiet.iter().filter(is_bound).count();
     let known = (censored == 0).then_some(&*quiet);
     let sum_ratio_pct = sum_pct(&quiet)?;
     let geomean_pct = 100.0 * (geometric_mean(&ratios)? - 1.0);

@@ -144,6 +144,32 @@ pub(super) fn parts<'a>(
     by_set_up(pairs, |pair| Some((parting.part(&pair.a)?, parting.part(other(pair)?)?)))
 }
 
+/// Returns the values as [`parts`] does, with each lower bound of the sides in `raised` replaced by
+/// more than any value; `None` if these sides have no lower bounds.
+pub(super) fn parts_raised(
+    metric: &Metric,
+    pairs: &[&PairRecord],
+    raised: [bool; 2],
+) -> Option<Vec<Vec<(Part, Part)>>> {
+    let parting = Parting::of(&metric.formula);
+    let is_bound = |window: &Window| {
+        let mut figures = metric.formula.figures();
+        figures.any(|figure| window.is_at_least(figure))
+    };
+    let sides =
+        |pair: &PairRecord| [raised[0] && is_bound(&pair.a), raised[1] && is_bound(&pair.b)];
+    let of = |window: &Window, is_raised: bool| {
+        let part = parting.part(window)?;
+        Some(if is_raised { Part { over: f64::MAX, under: 1.0 } } else { part })
+    };
+    pairs.iter().any(|pair| sides(pair).contains(&true)).then(|| {
+        by_set_up(pairs, |pair| {
+            let [a, b] = sides(pair);
+            Some((of(&pair.a, a)?, of(&pair.b, b)?))
+        })
+    })
+}
+
 /// Returns `metric` of the changed side's windows, grouped by set-up.
 pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Vec<Part>> {
     let parting = Parting::of(&metric.formula);

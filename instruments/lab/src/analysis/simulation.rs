@@ -334,6 +334,45 @@ fn cell_without_any_event_is_not_known_to_be_the_same_and_has_no_width() {
     assert_eq!(judge(&nothing), Verdict::Unclear);
 }
 
+/// Returns 15 pairs of these costs, with marks for those that are lower bounds.
+fn bounded([a, b]: [f64; 2], marks: [bool; 2]) -> Vec<PairRecord> {
+    let mut one = pair(a, b, a);
+    for (window, is_bound) in [&mut one.a, &mut one.b].into_iter().zip(marks) {
+        window.figures.extend(is_bound.then(|| ("cost_at_least".to_owned(), 1.0)));
+    }
+    vec![one; 15]
+}
+
+#[test]
+fn value_that_is_a_lower_bound_may_only_be_the_higher_one() {
+    // Expected are −30 to −10 %, which a value of at least or at most so much may exclude, too.
+    for (costs, marks, verdict, is_certain) in [
+        ([100.0, 300.0], [false, true], Verdict::Worse, true),
+        ([300.0, 100.0], [true, false], Verdict::Better, true),
+        ([100.0, 50.0], [false, true], Verdict::Unclear, false),
+        ([100.0, 100.0], [false, true], Verdict::Unclear, true),
+        ([100.0, 300.0], [true, false], Verdict::Unclear, false),
+        ([100.0, 300.0], [true, true], Verdict::Unclear, false),
+    ] {
+        let effect = found(&bounded(costs, marks), 0, 3);
+        assert_eq!((effect.verdict, effect.at_least), (verdict, marks), "{costs:?} {marks:?}");
+        assert_eq!(half_width_pct(&effect), f64::INFINITY);
+        assert_eq!(effect.expected.unwrap().certain, is_certain, "{costs:?} {marks:?}");
+        assert_ne!(found(&bounded(costs, [false; 2]), 0, 3).verdict, Verdict::Unclear);
+    }
+}
+
+#[test]
+fn lower_bounds_beyond_the_median_and_its_interval_change_nothing() {
+    let mut pairs = bounded([100.0, 100.0], [false; 2]);
+    let bound = bounded([100.0, 900.0], [false, true]).remove(0);
+    pairs[3] = bound.clone();
+    let effect = found(&pairs, 0, 3);
+    assert_eq!((effect.verdict, effect.at_least), (Verdict::Same, [false; 2]));
+    pairs[..8].fill(bound);
+    assert_eq!(found(&pairs, 0, 3).at_least, [false, true], "the median is one of them");
+}
+
 #[test]
 fn pairs_that_were_not_admitted_say_nothing() {
     let mut all = vec![pair(100.0, 100.0, 100.0); 15];

@@ -18,7 +18,18 @@ const ALPHA: f64 = 0.05;
 #[must_use]
 pub fn distinct(effect: &Effect) -> bool {
     let unlikely = effect.p_holm.is_some_and(|chance| chance < ALPHA);
-    excludes_none(effect.ci95_pct) && is_beyond_control(effect) && unlikely
+    excludes_none(effect.ci95_pct) && is_beyond_control(effect) && unlikely && is_least(effect)
+}
+
+/// Returns true if the real change is not less than the measured one, in its direction: a side's
+/// value that is a lower bound may be higher, so the other side has to be the lower one.
+fn is_least(effect: &Effect) -> bool {
+    match effect.at_least {
+        [false, false] => true,
+        [true, false] => effect.change_pct < 0.0,
+        [false, true] => effect.change_pct > 0.0,
+        [true, true] => false,
+    }
 }
 
 /// Returns true if a change exceeds the difference between identical runs. If that difference is
@@ -49,7 +60,7 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
 
 /// Returns the verdict from the effect's other figures: *same* means an interval within the
 /// declared margin, which noise does not widen. Without an event on either side nothing is known of
-/// their ratio.
+/// their ratio. Nor are sides the same if a value is a lower bound.
 ///
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.
@@ -60,7 +71,7 @@ pub(super) fn judge(effect: &Effect) -> Verdict {
     if distinct(effect) {
         return direction(effect.change_pct, effect.better_when.as_deref());
     }
-    if control_is_off(effect) || effect.is_of_nothing() {
+    if control_is_off(effect) || effect.is_of_nothing() || effect.at_least.contains(&true) {
         return Verdict::Unclear;
     }
     let margin = effect.same_pct.unwrap_or(SAME_PCT);
@@ -98,6 +109,7 @@ mod tests {
             n_set_ups: Some(15),
             same_pct: Some(1.0),
             censored_below: None,
+            at_least: [false; 2],
             aa_half_width_pct: Some(floor),
             aa_pct: Some((0.0, -floor, floor)),
             p_holm: Some(chance),

@@ -502,6 +502,18 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_a_lower_bound_is_not_compared() {
+        let (one, mut other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
+        let effects = other.cells.iter_mut().flat_map(|cell| cell.metrics.values_mut());
+        effects.for_each(|effect| effect.at_least[1] = true);
+        let gate = "cost_ns_per_packet>+9%";
+        for both in [(&one, &other), (&other, &one)] {
+            let e = compared_as(&experiment(), both, gate, true).unwrap_err();
+            assert!(e.to_string().contains("value is a lower bound"), "{e}");
+        }
+    }
+
+    #[test]
     fn comparison_prints_units_and_counts() {
         let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.19"));
         let gate = "cost_ns_per_packet>+1%";

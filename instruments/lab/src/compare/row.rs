@@ -186,6 +186,10 @@ pub(super) fn rows<'a>(
                 return untold(metric, gone, gated).map(|why| withheld(why, false));
             }
         };
+        if effects.0.at_least[1] || effects.1.at_least[1] {
+            let why = "a run's value is a lower bound: a quantile of requests without an answer";
+            return Some(withheld(why.into(), false));
+        }
         let differing = asked.differing.iter().find(|one| one.cell == cell.name());
         if let Some(differing) = differing.filter(|_| !asked.allow_env) {
             return Some(withheld(differing.why(), false));

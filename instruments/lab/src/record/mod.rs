@@ -238,6 +238,11 @@ fn yes() -> bool {
     true
 }
 
+/// Returns true if neither side's value is a lower bound, which documents leave out.
+fn is_exact(at_least: &[bool; 2]) -> bool {
+    *at_least == [false; 2]
+}
+
 /// Returns true if a count is 0, which documents leave out.
 fn is_none(count: &usize) -> bool {
     *count == 0
@@ -281,6 +286,10 @@ pub struct Effect {
     /// Upper bound of a side that counted nothing, in place of its value 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_below: Option<f64>,
+    /// True for each of `a` and `b` if the change rests on windows in which it is a lower bound, as
+    /// a quantile of requests without an answer is.
+    #[serde(default, skip_serializing_if = "is_exact")]
+    pub at_least: [bool; 2],
     /// The noise floor from the control of identical code: the largest change within its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_half_width_pct: Option<f64>,
@@ -398,7 +407,7 @@ pub struct OverallRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geomean_ci95_pct: Option<(f64, f64)>,
     /// Number of cells in the sum and in the mean whose change is a bound, because a side counted
-    /// nothing.
+    /// nothing or its value is a lower bound.
     #[serde(default, skip_serializing_if = "is_none")]
     pub censored: usize,
     /// Number of cells in which neither side counted anything: their change is not known, and they

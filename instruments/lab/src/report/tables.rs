@@ -298,11 +298,18 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
     row
 }
 
-/// Formats the sides' values; for a side that counted nothing, the upper bound instead of 0.
+/// Formats the sides' values; for a side that counted nothing, the upper bound instead of 0, and a
+/// lower bound as one.
 pub(super) fn censored(effect: &Effect) -> [Cell; 2] {
-    let [is_a, is_b] = effect.bounds();
-    let cell = |is_bound, value| if is_bound { number::under(value) } else { number::cell(value) };
-    [cell(is_a, effect.a), cell(is_b, effect.b)]
+    let cell = |i: usize, value| match (effect.bounds()[i], effect.at_least[i]) {
+        (true, _) => number::under(value),
+        (_, true) => match number::cell(value) {
+            Cell::Real(value, digits) => Cell::AtLeast(value, digits),
+            other => other,
+        },
+        _ => number::cell(value),
+    };
+    [cell(0, effect.a), cell(1, effect.b)]
 }
 
 /// Formats the change, or its bound if a side's value is a bound; no change if neither side counted
@@ -311,10 +318,12 @@ pub(super) fn changed(effect: &Effect) -> Cell {
     if effect.is_of_nothing() {
         return Cell::Absent(NONE);
     }
-    match (number::change_cell(effect.change_pct), effect.bounds()) {
-        (Cell::Change(pct, digits), [_, true]) => Cell::AtMost(pct, digits),
-        (Cell::Change(pct, digits), [true, _]) => Cell::AtLeast(pct, digits),
-        (other, _) => other,
+    match (number::change_cell(effect.change_pct), effect.bounds(), effect.at_least) {
+        (Cell::Change(pct, digits), [_, true], _)
+        | (Cell::Change(pct, digits), _, [true, false]) => Cell::AtMost(pct, digits),
+        (Cell::Change(pct, digits), [true, _], _)
+        | (Cell::Change(pct, digits), _, [false, true]) => Cell::AtLeast(pct, digits),
+        (other, ..) => other,
     }
 }
 

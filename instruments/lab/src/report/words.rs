@@ -45,8 +45,8 @@ pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     };
     let why = match line.censored {
         0 => String::new(),
-        1 => " (no intervals: in 1 cell a side counted nothing)".into(),
-        cells => format!(" (no intervals: in {} cells a side counted nothing)", n(cells)),
+        1 => " (no intervals: in 1 cell the change is a bound)".into(),
+        cells => format!(" (no intervals: in {} cells the change is a bound)", n(cells)),
     };
     let mean = told(line.geomean_pct, line.geomean_ci95_pct);
     (told(line.sum_ratio_pct, line.sum_ci95_pct), format!("{mean}{why}"))

@@ -46,13 +46,27 @@ fn bound_is_of_the_side_that_counted_nothing_also_if_the_other_counted_one_event
 }
 
 #[test]
+fn value_that_is_a_lower_bound_is_printed_as_one() {
+    let row = |at_least| {
+        let mut run = skbinit();
+        let locks = run.cells[0].metrics.get_mut("locks_per_packet").unwrap();
+        (locks.a, locks.b, locks.censored_below) = (0.002, 0.003, None);
+        (locks.change_pct, locks.ci95_pct, locks.at_least) = (50.0, (40.0, 60.0), at_least);
+        let told = text(&run);
+        words(told.lines().find(|line| line.contains("0.003000")).unwrap())
+    };
+    assert!(row([false, true]).contains("0.002000 ≥ 0.003000 ≥ 50.0"), "{}", row([false, true]));
+    assert!(row([true, false]).contains("≥ 0.002000 0.003000 ≤ 50.0"), "{}", row([true, false]));
+}
+
+#[test]
 fn sum_over_a_bound_has_the_reason_why_there_is_no_interval() {
     let mut run = pool();
     for line in &mut run.overall {
         (line.censored, line.sum_ci95_pct) = (1, None);
     }
-    let sum = "sum -40.4 %, geometric mean -41.1 % (no intervals: in 1 cell a side counted \
-               nothing)";
+    let sum = "sum -40.4 %, geometric mean -41.1 % (no intervals: in 1 cell the change is \
+               a bound)";
     assert!(words(&text(&run)).contains(sum), "{}", text(&run));
     assert!(html(&[run]).contains(sum));
 }

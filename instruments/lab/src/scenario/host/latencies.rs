@@ -11,7 +11,10 @@
 //! were due and not by what became of them. Hence
 //!
 //! - a quantile below a tenth of the round is exact: all that are unanswered took longer;
-//! - one above may be of the unanswered, and then it is the least that it can be.
+//! - one above may be of the unanswered, and then it is the least that it can be: the window says so
+//!   ([`Window::is_at_least`]), and the analysis takes it for a lower bound.
+//!
+//! [`Window::is_at_least`]: crate::window::Window::is_at_least
 //!
 //! Without a rate a request is due when it is sent, which the answer before it decides: such
 //! latencies are those of a closed loop, and say nothing of requests that were held back.
@@ -23,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::crew::Round;
 use crate::percentile::PERCENTILES;
+use crate::window::at_least;
 
 /// Number of parts of a round, of which the last one does not count: requests due in it have too
 /// little time for an answer.
@@ -36,6 +40,8 @@ pub(super) struct Latencies {
     took_ns: Vec<u64>,
     /// Requests without an answer at the end: their latency is a lower bound.
     pending: u64,
+    /// The shortest of these bounds; a quantile below it is exact.
+    pending_from_ns: Option<u64>,
 }
 
 impl Latencies {
@@ -48,15 +54,24 @@ impl Latencies {
             return;
         }
         let in_time = answered.filter(|at| *at <= round.until);
-        self.pending += u64::from(in_time.is_none());
         let took = in_time.unwrap_or(round.until).saturating_duration_since(due);
-        self.took_ns.push(took.as_nanos().try_into().unwrap_or(u64::MAX));
+        let took_ns = took.as_nanos().try_into().unwrap_or(u64::MAX);
+        if in_time.is_none() {
+            self.pending += 1;
+            self.pending_from(Some(took_ns));
+        }
+        self.took_ns.push(took_ns);
     }
 
     /// Adds another sender's latencies in the same round.
     pub fn join(&mut self, other: Latencies) {
         self.took_ns.extend(other.took_ns);
         self.pending += other.pending;
+        self.pending_from(other.pending_from_ns);
+    }
+
+    fn pending_from(&mut self, ns: Option<u64>) {
+        self.pending_from_ns = self.pending_from_ns.into_iter().chain(ns).min();
     }
 
     /// Returns the number of latencies.
@@ -77,12 +92,17 @@ impl Latencies {
         self.quantiles(name, figures);
     }
 
-    /// Adds the median, the 99th and the 99.9th percentile, each if there are enough values.
+    /// Adds the median, the 99th and the 99.9th percentile, each if there are enough values, and
+    /// marks those that are lower bounds.
     pub fn quantiles(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
         let mut values = self.took_ns.clone();
         for percentile in PERCENTILES {
             if let Some(value) = percentile.of(&mut values) {
-                figures.insert(format!("{name}_{}_ns", percentile.name), value as f64);
+                let figure = format!("{name}_{}_ns", percentile.name);
+                if self.pending_from_ns.is_some_and(|from| value >= from) {
+                    figures.insert(at_least(&figure), 1.0);
+                }
+                figures.insert(figure, value as f64);
             }
         }
     }
@@ -123,7 +143,7 @@ mod tests {
     #[test]
     fn a_quantile_of_too_few_is_no_figure() {
         let of = |n: u64| {
-            let latencies = Latencies { took_ns: (1..=n).rev().collect(), pending: 0 };
+            let latencies = Latencies { took_ns: (1..=n).rev().collect(), ..Latencies::default() };
             let told = |name| told(&latencies, name);
             (told("x_count"), told("x_p50_ns"), told("x_p99_ns"))
         };
@@ -218,6 +238,21 @@ mod tests {
         assert_eq!(told(&stalled, "x_pending"), Some(500.0));
         // The 450th of 900 is the 50th shortest of the unanswered requests.
         assert_eq!(told(&stalled, "x_p50_ns"), Some(150e6));
+    }
+
+    #[test]
+    fn quantile_of_requests_without_an_answer_is_marked_as_a_lower_bound() {
+        let marks = |latencies: &Latencies| {
+            ["x_p50_ns_at_least", "x_p99_ns_at_least"].map(|name| told(latencies, name))
+        };
+        assert_eq!(marks(&stalled_from(1000)), [None, None]);
+        // Only 9 of 900 values may be above the 99th percentile.
+        assert_eq!(marks(&stalled_from(891)), [None, None]);
+        assert_eq!(marks(&stalled_from(890)), [None, Some(1.0)]);
+        assert_eq!(marks(&stalled_from(400)), [Some(1.0), Some(1.0)]);
+        let mut both = stalled_from(1000);
+        both.join(stalled_from(880));
+        assert_eq!(marks(&both), [None, Some(1.0)], "of two senders");
     }
 
     #[test]

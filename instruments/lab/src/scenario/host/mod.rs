@@ -199,7 +199,7 @@ const OWN: &[Figure] = figures! {
     "probes_lost" "datagrams" "Of these, those that did not arrive: not within 0.2 s of the window either.";
     "receipt_count" "datagrams" "Probes whose latency counts: all that were due, but for the window's last tenth.";
     "receipt_pending" "datagrams" "Of these, those not read when the window ended: they took at least until then.";
-    "receipt_p50_ns" "ns" "From when a probe was due to its being read, median; at least, if above a tenth of the window and some are pending.";
+    "receipt_p50_ns" "ns" "From when a probe was due to its being read, median; at least, if above a tenth of the window and some are pending: then `receipt_p50_ns_at_least` is 1, as of every quantile.";
     "receipt_p99_ns" "ns" "The same, 99th percentile.";
     "receipt_p999_ns" "ns" "The same, 99.9th percentile.";
     "probe_late_p50_ns" "ns" "From when a probe was due to its being sent, median: the sender's share of the above.";
