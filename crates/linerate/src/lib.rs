@@ -44,10 +44,10 @@ pub use linerate_port::moderation::{DeviceHold, HoldControl};
 pub use linerate_port::{
     Bell, Capabilities, Caps, Change, Code, Copies, Counters, DeviceOffload, Direction, Driver,
     DriverCounts, DriverFlags, DriverHelp, Error, Gathers, Goal, Health, HealthKind, Kind,
-    Moderated, Moderation, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace,
-    Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result,
-    Spec, TxOffload, Verified, Views, ViewsMut, Waker, Want, memif, pcap, units, wait_any, wrap,
-    xdp,
+    Moderated, Moderation, Needs, NextHop, Obtained, OnMachine, OpenContext, Opened, Options,
+    Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, QueueStats, Registers, Registry,
+    Reshape, Result, Spec, TxOffload, Verified, Views, ViewsMut, Waker, Want, memif, next_hop,
+    pcap, units, wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
     Batch, BatchIter, BatchIterMut, CoreKind, CoreStats, Data, Drain, DropReason, Dwell,

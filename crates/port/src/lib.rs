@@ -26,6 +26,7 @@ mod health;
 mod host;
 pub mod knob;
 pub mod moderation;
+mod next_hop;
 mod obtained;
 mod port;
 mod queue;
@@ -60,6 +61,7 @@ pub use driver::{
 pub use driver_queue::DriverQueue;
 pub use host::Bell;
 pub use moderation::{Goal, Moderated, Moderation};
+pub use next_hop::{NextHop, next_hop};
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, wait_any};
 pub use queue::{Health, HealthKind, Queue, QueueOps, Want};
