@@ -136,8 +136,8 @@ impl Worker {
         self.due.into_iter().chain(self.stage_alarms.next).min()
     }
 
-    /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due or
-    /// a stage is called; returns its time.
+    /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due
+    /// or a stage is called; returns its time.
     fn set_alarm(&mut self, now: Instant, until: Instant) -> io::Result<Instant> {
         if self.may_be_late(now, until) {
             return Ok(self.epoll.near(now, until)?);

@@ -38,10 +38,11 @@ pub trait Stage: Send {
     /// Returns the time at which the stage wants to be called without packets: to forget flows, to
     /// repeat a request, to report. `None`, the default, if it does not.
     ///
-    /// Shape:  the worker asks in its first turn, after the packets of each turn in which it received
-    ///         some, and after calls of [`Stage::alarmed`]. An answer that changes at another time
-    ///         is not noticed until then. The earliest answer of the worker's stages limits its
-    ///         sleep, and that of a program on the worker's descriptor after [`Worker::arm`].
+    /// Shape:  the worker asks in its first turn, after the packets of each turn in which it
+    ///         received some, and after calls of [`Stage::alarmed`]. It does not notice a change of
+    ///         the answer at another time until then. The earliest answer of the worker's stages
+    ///         limits its sleep, and that of a program on the worker's descriptor after
+    ///         [`Worker::arm`].
     /// Cost:   one dynamic call for each turn that received packets. It must be as cheap as reading
     ///         a field: keep the time.
     ///
@@ -54,11 +55,11 @@ pub trait Stage: Send {
     /// packets of that turn. The stage may send with [`Turn::send`], and then returns a later time,
     /// or none, from [`Stage::alarm`].
     ///
-    /// Shape:  called once for each time. If the time of [`Stage::alarm`] is still in the past after
-    ///         the call, the next call comes 1 ms later at the earliest. As late as the worker's
-    ///         thread wakes: usually less than 0.1 ms, or the length of a turn under load.
-    ///         A worker that drains or ends makes no such calls, and an engine whose sources have
-    ///         all ended ends without waiting for the time.
+    /// Shape:  called once for each time. If the time of [`Stage::alarm`] is still in the past
+    ///         after the call, the next call comes 1 ms later at the earliest. The call is as late
+    ///         as the worker's thread wakes, usually less than 0.1 ms, or as the turn under load is
+    ///         long. A worker that drains or ends makes no such calls, and an engine whose sources
+    ///         have all ended ends without waiting for the time.
     /// Cost:   a wake-up of a worker that sleeps. It must not block.
     fn alarmed(&mut self, turn: &mut Turn<'_>) {
         let _ = turn;
@@ -136,9 +137,8 @@ impl<'a> Turn<'a> {
         self.now
     }
 
-    /// Returns the port that received the batch. In [`Stage::alarmed`], which has no batch, it is the
-    /// identifier of no port: it equals that of none, and a packet sent there is dropped as
-    /// `no_route`.
+    /// Returns the port that received the batch. In [`Stage::alarmed`], which has no batch, it
+    /// equals that of no port, and a packet that is sent there is dropped as `no_route`.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.port
@@ -173,9 +173,9 @@ impl<'a> Turn<'a> {
     ///
     /// Returns false if the packet was dropped as `tx_full`.
     ///
-    /// Errors: at most `budget` packets of all stages are taken for each batch, and of one stage for
-    ///         each call of [`Stage::alarmed`]. If `to` has no room for one that was taken, it is
-    ///         dropped as `tx_full`, too, after the stages.
+    /// Errors: at most `budget` packets of all stages are taken for each batch, and of one stage
+    ///         for each call of [`Stage::alarmed`]. If `to` has no room for one that was taken, it
+    ///         is dropped as `tx_full`, too, after the stages.
     pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) -> bool {
         let pushed = self.outbox.push(skb.into());
         match pushed {

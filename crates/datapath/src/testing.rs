@@ -2,7 +2,8 @@
 //! production.
 //!
 //! The stage sits on a wire from `west`, which gives the capture's packets, to `east`;
-//! [`run_ports`] gives packets to several ports. The time of a turn, [`Turn::now`](crate::Turn::now), is the stamp of the packets that it delivers; packets with
+//! [`run_ports`] gives packets to several ports. The time of a turn,
+//! [`Turn::now`](crate::Turn::now), is the stamp of the packets that it delivers; packets with
 //! different stamps are delivered in different turns.
 //!
 //! The run is repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how
@@ -10,9 +11,9 @@
 //! stamps, and with 64 consecutive packets at the time of the last of them, as a worker reads
 //! packets that have gathered. The result of a run is the one by the stamps.
 //!
-//! Between the packets, and up to a second after the last one, the stage is called at the times of its
-//! alarms ([`Stage::alarm`]): before the packets of the same time, and exactly at the time, where a
-//! worker is late. A run calls at most 100,000.
+//! Between the packets, and up to a second after the last one, the stage is called at the times of
+//! its alarms ([`Stage::alarm`]): before the packets of the same time, and exactly at the time,
+//! where a worker is late. A run calls at most 100,000.
 //!
 //! Packets from veth and tap have partial checksums, and superframes that are not cut into
 //! segments: the kernel leaves both to a device. So the run is repeated with partial checksums of
@@ -108,6 +109,7 @@ pub fn run_frames<S: Stage + 'static>(
 /// packets of one port.
 ///
 /// ```
+/// # mod linerate { pub use linerate_datapath::*; pub use linerate_port::pcap; }
 /// use linerate::{Xconnect, pcap::Frame, testing};
 ///
 /// let frame = |ms: u64, byte| Frame { stamp_ns: ms * 1_000_000, bytes: vec![byte; 60] };
