@@ -55,8 +55,7 @@ pub trait Stage: Send {
     /// packets of that turn. The stage may send with [`Turn::send`], and then returns a later time,
     /// or none, from [`Stage::alarm`].
     ///
-    /// Shape:  called once for each time. If the time of [`Stage::alarm`] is still in the past
-    ///         after the call, the next call comes 1 ms later at the earliest. The call is as late
+    /// Shape:  called once for each time, and at most once in a millisecond. The call is as late
     ///         as the worker's thread wakes, usually less than 0.1 ms, or as the turn under load is
     ///         long. A worker that drains or ends makes no such calls, and an engine whose sources
     ///         have all ended ends without waiting for the time.

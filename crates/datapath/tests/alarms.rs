@@ -138,14 +138,14 @@ fn worker_whose_stage_has_no_alarm_sleeps_until_the_timeout() {
     assert_eq!((stats.workers()[0].sleeps - before, calls.load(Ordering::Relaxed)), (1, 0));
 }
 
-/// A stage whose alarm is always in the past.
-struct Past(Instant, Arc<AtomicU64>);
+/// A stage whose alarm is always at this time, or always now.
+struct Past(Option<Instant>, Arc<AtomicU64>);
 
 impl Stage for Past {
     fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {}
 
     fn alarm(&self) -> Option<Instant> {
-        Some(self.0)
+        Some(self.0.unwrap_or_else(Instant::now))
     }
 
     fn alarmed(&mut self, _: &mut Turn<'_>) {
@@ -154,12 +154,18 @@ impl Stage for Past {
 }
 
 #[test]
-fn alarm_in_the_past_keeps_no_worker_busy_and_prevents_no_end() {
+fn alarm_that_is_always_due_keeps_no_worker_busy_and_prevents_no_end() {
+    for at in [Some(Instant::now()), None] {
+        keeps_no_worker_busy(at);
+    }
+}
+
+fn keeps_no_worker_busy(at: Option<Instant>) {
     let calls = Arc::<AtomicU64>::default();
     let its = calls.clone();
     let engine = Engine::builder().port("near", "ring:a").port("mine", "ring:a").keep("mine");
     let engine = engine.port("sink", "sink:,blind").wire("near", "sink");
-    let mut engine = engine.stage(move |_| Past(Instant::now(), its.clone())).build().unwrap();
+    let mut engine = engine.stage(move |_| Past(at, its.clone())).build().unwrap();
     let (_mine, stats) = (engine.take("mine"), engine.stats());
     let mut worker = engine.into_workers().remove(0);
     let start = Instant::now();

@@ -9,40 +9,47 @@ use super::{Worker, dispatch};
 use crate::stage::{PortId, Stage, Turn};
 use crate::worker_slot::Phase;
 
-/// Time after which a stage is called again whose alarm is still in the past after a call.
-const PAST_INTERVAL: Duration = Duration::from_millis(1);
+/// Least time between two calls of a stage, also of one whose alarm is always in the past.
+const CALL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The times at which the stages want to be called.
 #[derive(Debug, Default)]
 pub(crate) struct StageAlarms {
     /// The earliest time at which a stage is called.
     pub next: Option<Instant>,
-    /// For each stage that is asked, the time before which it is not called again.
-    not_before: Vec<Option<Instant>>,
+    /// What each stage that is asked has answered.
+    asked: Vec<Asked>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    /// The time at which the stage is called.
+    at: Option<Instant>,
+    /// The time before which it is not called again.
+    not_before: Option<Instant>,
 }
 
 impl StageAlarms {
     /// Asks the first `stages` stages of a worker, beginning with its first turn.
     pub fn of_first(stages: usize) -> StageAlarms {
-        StageAlarms { next: (stages > 0).then(Instant::now), not_before: vec![None; stages] }
+        let next = (stages > 0).then(Instant::now);
+        StageAlarms { next, asked: vec![Asked::default(); stages] }
     }
 
     /// Returns true if there is no stage to ask.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.not_before.is_empty()
+        self.asked.is_empty()
     }
 
     /// Asks the stages again.
     fn ask(&mut self, stages: &[Box<dyn Stage>]) {
-        let all = stages.iter().zip(&self.not_before);
-        self.next = all.filter_map(|(stage, not_before)| alarm(&**stage, *not_before)).min();
+        for (asked, stage) in self.asked.iter_mut().zip(stages) {
+            let alarm = stage.alarm();
+            asked.at = alarm.map(|at| asked.not_before.map_or(at, |earliest| at.max(earliest)));
+        }
+        self.next = self.asked.iter().filter_map(|asked| asked.at).min();
     }
-}
-
-/// Returns the time at which the stage is to be called.
-fn alarm(stage: &dyn Stage, not_before: Option<Instant>) -> Option<Instant> {
-    stage.alarm().map(|at| not_before.map_or(at, |earliest| at.max(earliest)))
 }
 
 impl Worker {
@@ -66,15 +73,14 @@ impl Worker {
     #[cold]
     fn call_alarmed(&mut self, now: Instant) {
         let Some(mem) = self.mems.first_mut() else { return };
-        let StageAlarms { not_before, .. } = &mut self.stage_alarms;
-        for (stage, not_before) in self.stages.iter_mut().zip(not_before) {
-            if alarm(&**stage, *not_before).is_none_or(|at| at > now) {
+        for (stage, asked) in self.stages.iter_mut().zip(&mut self.stage_alarms.asked) {
+            if asked.at.is_none_or(|at| at > now) {
                 continue;
             }
             stage.alarmed(&mut Turn::new(now, PortId::NONE, None, &mut self.outbox, mem));
             dispatch(&mut self.outbox, &mut self.napis, now, mem);
-            let is_past = stage.alarm().is_some_and(|at| at <= now);
-            *not_before = is_past.then(|| now + PAST_INTERVAL);
+            let earliest = now + CALL_INTERVAL;
+            asked.not_before = stage.alarm().filter(|at| *at < earliest).map(|_| earliest);
         }
         self.stage_alarms.ask(&self.stages);
     }
