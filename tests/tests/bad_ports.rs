@@ -247,6 +247,24 @@ fn the_owner_of_an_engine_is_told_of_ports_that_go_down_come_back_and_are_delete
     assert!(running.stop(SOON).check().is_err());
 }
 
+/// A port that is only written is not polled, and sends no packet that the interface could refuse.
+#[test]
+fn the_owner_of_an_engine_is_told_that_the_interface_of_an_idle_output_is_deleted() {
+    let hosts = or_skip!(Hosts::new());
+    let engine = || {
+        let builder = Engine::builder().port("near", "ring:idle").port("mine", "ring:idle");
+        let builder = builder.port("out", "xdp:w0,write").wire("near", "out").keep("mine");
+        builder.build().map(|mut engine| (engine.take("mine"), engine.start().unwrap()))
+    };
+    let (_idle, running) = or_skip!(available(hosts.middle.run(engine)));
+    let mut watch = running.watch();
+    assert!(watch.next(Duration::from_millis(300)).is_empty(), "all is well");
+    hosts.middle.ip("link delete dev w0");
+    let news = watch.next(SOON);
+    assert!(news.iter().any(|(port, _)| port == "out"), "{news:?}");
+    assert_eq!(running.wait(2 * SOON).unwrap_err().code, Code::NoDevice);
+}
+
 #[test]
 fn without_privilege_the_capability_is_named() {
     or_skip!(installed("setpriv"));

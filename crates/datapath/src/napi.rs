@@ -43,6 +43,8 @@ pub(crate) struct Napi {
     direction: Direction,
     /// The origin of the packets that the queue receives; a queue keeps it for life.
     origin: Origin,
+    /// True if the queue is of a network interface, which may go down while nothing is sent.
+    is_interface: bool,
     /// The queue's port, identified by its first queue.
     pub port: PortId,
     /// The index of the napi at the other end of the wire.
@@ -92,6 +94,7 @@ impl Napi {
             slot,
             direction,
             origin: caps.origin,
+            is_interface: caps.is_interface,
             port,
             peer: None,
             mem: 0,
@@ -202,9 +205,10 @@ impl Napi {
     }
 
     /// Takes back packets that the device has sent, if the queue is not polled at present; returns
-    /// when to do it again, if the device still has some or is down. Such a queue is not armed, but
-    /// its device may have to be called once more: the kernel refused the last doorbell, say, or
-    /// the device is stuck. The interval grows while nothing is sent, and no new packets come.
+    /// when to do it again, if the device still has some, is down or is an interface. Such a queue
+    /// is not armed, but its device may have to be called once more: the kernel refused the last
+    /// doorbell, say, the device is stuck, or the interface goes down. The interval grows while
+    /// nothing is sent, and no new packets come.
     ///
     /// Cost: a look at the device after new packets, and after each interval.
     pub fn reap_unpolled(
@@ -223,13 +227,15 @@ impl Napi {
             return Some(sends.at);
         }
         let left = self.ops.reap(mem);
-        if left == 0 && !self.is_down() {
+        let rests = left == 0 && !self.is_down();
+        if rests && !self.is_interface {
             self.sends = None;
             return None;
         }
         let is_same = |sends: &Sends| sends.given == self.given && sends.left == left;
         let since = self.sends.filter(is_same).map_or(now, |sends| sends.since);
-        let at = now + now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
+        let age = now.saturating_duration_since(since).clamp(SENDS_MIN, SENDS_MAX);
+        let at = now + if rests { SENDS_MAX } else { age };
         self.sends = Some(Sends { since, at, given: self.given, left });
         Some(at)
     }

@@ -35,6 +35,8 @@ pub(crate) use alarms::StageAlarms;
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Turns between two checks of the devices' health, while packets move and the worker never sleeps.
 const HEALTH_TURNS: u32 = 4096;
+/// Turns between two calls of the queues that are not polled, while packets of others move.
+const UNPOLLED_TURNS: u32 = 64;
 /// Interval of checks whether a device has sent its packets before it is closed.
 const SENT_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval of calls of a queue that nothing else calls, while its wrappers withhold packets.
@@ -284,7 +286,7 @@ impl Worker {
         let sleeps = self.rest != Rest::Look;
         let is_due = sleeps && self.ask_at.is_none_or(|at| now >= at);
         let checks = !moved || is_due || self.turns.is_multiple_of(HEALTH_TURNS);
-        if checks || sleeps {
+        if checks || sleeps || self.turns.is_multiple_of(UNPOLLED_TURNS) {
             self.serve_unpolled(now);
         }
         let mut turned = match self.rest {

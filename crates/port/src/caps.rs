@@ -37,6 +37,9 @@ pub struct Caps {
     pub stops_at_offloads: bool,
     /// Origin of the packets received from the queue.
     pub origin: Origin,
+    /// True if the queue is of a network interface, which may go down or be deleted while nothing
+    /// is sent: a worker then calls `reap` of an idle queue once a second that it only writes.
+    pub is_interface: bool,
 }
 
 impl Caps {
@@ -52,6 +55,7 @@ impl Caps {
         keeps_vlan: true,
         stops_at_offloads: false,
         origin: Origin::Device,
+        is_interface: false,
     };
 }
 

@@ -168,7 +168,7 @@ fn packets_that_wait_go_in_one_call() {
 /// cap has to be set.
 #[test]
 fn device_is_given_lists_whatever_its_caps_declare() {
-    for bits in 0..64 {
+    for bits in 0..128 {
         let is_set = |bit: u32| bits >> bit & 1 == 1;
         let offload = |bit| if is_set(bit) { TxOffload::All } else { TxOffload::None };
         // All fields are named, so that this test is changed with a new one.
@@ -182,6 +182,7 @@ fn device_is_given_lists_whatever_its_caps_declare() {
             keeps_vlan: is_set(5),
             stops_at_offloads: is_set(4),
             origin: Origin::Device,
+            is_interface: is_set(6),
         };
         let mut bench = Bench::with_caps(Egress::new(256, None), ROOM, caps);
         bench.put(50, 60);

@@ -155,7 +155,12 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
 
     fn reap(&mut self, mem: &mut Local) -> usize {
         self.refresh();
-        self.device.reap(&mut self.host, mem)
+        let left = self.device.reap(&mut self.host, mem);
+        if left == 0 && self.armed.is_none() {
+            // A queue that is only written is neither polled nor armed.
+            self.device.look(&mut self.host);
+        }
+        left
     }
 
     fn arm(&mut self, want: Want) -> bool {
@@ -209,7 +214,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
     }
 
     fn caps(&self) -> Caps {
-        self.device.caps()
+        Caps { is_interface: true, ..self.device.caps() }
     }
 }
 

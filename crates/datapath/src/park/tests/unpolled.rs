@@ -1,6 +1,6 @@
 //! Outputs that a worker does not poll are called again while they or their devices have packets.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use linerate_port::HealthKind;
 
@@ -211,4 +211,55 @@ fn an_output_that_is_down_is_called_until_it_is_up_also_without_packets_in_its_d
     assert!(pool.ledger().is_drained(), "{}", pool.ledger());
     is_down.store(false, Ordering::Relaxed);
     assert_eq!(calls(&mut worker, &mut now, 4), [0; 0]);
+}
+
+/// An output that counts the calls that take back what it has sent.
+struct Reaped(EventFd, Arc<AtomicU64>);
+
+impl QueueOps for Reaped {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        batch.sent(batch.len(), mem)
+    }
+
+    fn reap(&mut self, _: &mut Local) -> usize {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        1
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("an output without a backlog is not armed");
+    }
+}
+
+impl AsFd for Reaped {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn output_beside_a_wire_that_always_moves_packets_is_called_again_soon() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let calls = Arc::<AtomicU64>::default();
+    let fd = || EventFd::new().unwrap();
+    let nic =
+        Nic { fd: fd(), bursts: vec![], here: 1 << 20, late: 0, polls: 0, calls: Arc::default() };
+    let napi = |ops: Box<dyn QueueOps>, direction, i| {
+        Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
+    };
+    let mut nic = napi(Box::new(nic), Direction::Both, 0);
+    nic.peer = Some(0);
+    assert_eq!(nic.set_moderation(Moderation::Napi), None);
+    let output = napi(Box::new(Reaped(fd(), calls.clone())), Direction::Sink, 1);
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let (napis, mems) = (vec![nic, output], vec![pool.local()]);
+    let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, slot).unwrap();
+    for _ in 0..128 {
+        assert_eq!(worker.turn(Instant::now()), Turned::Again);
+    }
+    assert!(calls.load(Ordering::Relaxed) > 0, "its device may have refused the last doorbell");
 }
