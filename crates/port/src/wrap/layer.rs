@@ -335,6 +335,7 @@ mod tests {
                 keeps_vlan: false,
                 stops_at_offloads: false,
                 origin: Origin::Created,
+                is_interface: true,
             }
         }
     }
