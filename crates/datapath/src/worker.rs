@@ -36,7 +36,7 @@ const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Turns between two checks of the devices' health, while packets move and the worker never sleeps.
 const HEALTH_TURNS: u32 = 4096;
 /// Turns between two calls of the queues that are not polled, while packets of others move.
-const UNPOLLED_TURNS: u32 = 64;
+const UNPOLLED_TURNS: u32 = 256;
 /// Interval of checks whether a device has sent its packets before it is closed.
 const SENT_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval of calls of a queue that nothing else calls, while its wrappers withhold packets.
@@ -285,8 +285,10 @@ impl Worker {
         // turns then, so the time decides when to publish.
         let sleeps = self.rest != Rest::Look;
         let is_due = sleeps && self.ask_at.is_none_or(|at| now >= at);
-        let checks = !moved || is_due || self.turns.is_multiple_of(HEALTH_TURNS);
-        if checks || sleeps || self.turns.is_multiple_of(UNPOLLED_TURNS) {
+        // One test in most turns: the second number is a multiple of the first.
+        let serves = self.turns.is_multiple_of(UNPOLLED_TURNS);
+        let checks = !moved || is_due || (serves && self.turns.is_multiple_of(HEALTH_TURNS));
+        if checks || sleeps || serves {
             self.serve_unpolled(now);
         }
         let mut turned = match self.rest {

@@ -258,7 +258,7 @@ fn output_beside_a_wire_that_always_moves_packets_is_called_again_soon() {
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
     let (napis, mems) = (vec![nic, output], vec![pool.local()]);
     let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, slot).unwrap();
-    for _ in 0..128 {
+    for _ in 0..300 {
         assert_eq!(worker.turn(Instant::now()), Turned::Again);
     }
     assert!(calls.load(Ordering::Relaxed) > 0, "its device may have refused the last doorbell");
