@@ -247,7 +247,7 @@ fn the_owner_of_an_engine_is_told_of_ports_that_go_down_come_back_and_are_delete
     assert!(running.stop(SOON).check().is_err());
 }
 
-/// A port that is only written is not polled, and sends no packet that the interface could refuse.
+/// Deletes the interface of a port that is only written, so not polled, and sends nothing.
 #[test]
 fn the_owner_of_an_engine_is_told_that_the_interface_of_an_idle_output_is_deleted() {
     let hosts = or_skip!(Hosts::new());

@@ -143,8 +143,8 @@ fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {
     });
 }
 
-/// The worker is at rest when it is told to drain. It counts as drained after the turn in which it
-/// drains, and not before.
+/// Tests that a worker at rest counts as drained after the turn in which it reads the word to
+/// drain, and not before.
 #[test]
 fn a_worker_is_not_at_rest_between_the_word_to_drain_and_the_end_of_that_turn() {
     const DRAIN: u32 = 1;

@@ -17,10 +17,11 @@ const CALL_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct StageAlarms {
     /// The earliest time at which a stage is called.
     pub next: Option<Instant>,
-    /// What each stage that is asked has answered.
+    /// The answers of the stages that are asked.
     asked: Vec<Asked>,
 }
 
+/// The last answer of a stage.
 #[derive(Debug, Clone, Default)]
 struct Asked {
     /// The time at which the stage is called.
