@@ -7,6 +7,8 @@
 //! difference: `TRYBUILD=overwrite cargo test -p linerate-skb --test compile_fail`.
 #![cfg(not(any(loom, miri)))]
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::process::Command;
 
 #[test]
@@ -28,13 +30,19 @@ fn same_words() -> Result<(), String> {
     };
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = match Command::new(rustc).arg("--version").output() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(format!("rustc: {e}")),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return Err(format!("rustc: {e}"));
+        }
         version => version.unwrap(),
     };
     let version = String::from_utf8_lossy(&version.stdout);
     let found = version.split_whitespace().nth(1).unwrap_or("unknown");
     if found != pinned {
         return Err(format!("the messages are of Rust {pinned}, this is {found}"));
+    }
+    let probe = std::env::temp_dir().join(format!("linerate-compiles-{}", std::process::id()));
+    if let Err(e) = File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe)) {
+        return Err(format!("the compiler needs a temporary folder: {e}"));
     }
     // trybuild puts its own flags where RUSTFLAGS was; this one would win over them.
     if std::env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {

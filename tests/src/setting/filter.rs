@@ -84,7 +84,23 @@ pub(super) fn refuse_what_came_after_5_11() -> std::io::Result<()> {
     const FIRST_ADVICE: u32 = 22;
     const FIRST_OPTION: u32 = 71;
     const FIRST_OF_XDP: u32 = 9;
-    filtered(&mut [
+    let options_of = |call: i64| {
+        [
+            // The block, and what allows the call after it.
+            unless_is(call as u32, 10),
+            argument(1),
+            unless_is(libc::SOL_SOCKET as u32, 3),
+            argument(2),
+            unless_from(FIRST_OPTION, 1),
+            refuse(libc::ENOPROTOOPT),
+            unless_is(libc::SOL_XDP as u32, 3),
+            argument(2),
+            unless_from(FIRST_OF_XDP, 1),
+            refuse(libc::ENOPROTOOPT),
+            ALLOW,
+        ]
+    };
+    let calls = [
         CALL,
         unless_from(FIRST_CALL, 1),
         refuse(libc::ENOSYS),
@@ -98,18 +114,9 @@ pub(super) fn refuse_what_came_after_5_11() -> std::io::Result<()> {
         unless_is(libc::PR_SET_VMA as u32, 1),
         refuse(libc::EINVAL),
         ALLOW,
-        unless_is(libc::SYS_setsockopt as u32, 9),
-        argument(1),
-        unless_is(libc::SOL_SOCKET as u32, 3),
-        argument(2),
-        unless_from(FIRST_OPTION, 1),
-        refuse(libc::ENOPROTOOPT),
-        unless_is(libc::SOL_XDP as u32, 3),
-        argument(2),
-        unless_from(FIRST_OF_XDP, 1),
-        refuse(libc::ENOPROTOOPT),
-        ALLOW,
-    ])
+    ];
+    let options = [libc::SYS_setsockopt, libc::SYS_getsockopt].map(options_of);
+    filtered(&mut [&calls[..], &options[0], &options[1], &[ALLOW]].concat())
 }
 
 /// Installs a seccomp filter for this process and its children.

@@ -21,6 +21,7 @@ use rustix::thread::Uid;
 use super::super::channel::Channel;
 use super::super::closer::{Closer, Useless, Waste};
 use super::super::fuzzing::some_file;
+use super::super::listener::CLOSING;
 use super::super::message::{BYTES, Message, RingPlace, SECRET_BYTES, VERSION};
 use super::super::ring::COOKIE;
 use super::peer::{RING, hello, place};
@@ -450,7 +451,8 @@ fn crowd_of_one_user_gets_two_hellos_in_two_milliseconds() {
         match next(channel) {
             Some(Message::Hello { .. }) => hellos += 1,
             Some(Message::Disconnect(why)) => {
-                assert_eq!(why, "too many clients connect at once");
+                // Those that were refused are closed one after the other.
+                assert!(["too many clients connect at once", CLOSING].contains(&&*why), "{why}");
                 refused += 1;
             }
             other => panic!("{other:?}"),
