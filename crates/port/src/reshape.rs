@@ -229,8 +229,8 @@ pub trait Reshape {
     ///
     /// # Errors
     /// [`DropReason::UNWANTED`] if the packet is one about which no error may be sent, such as
-    /// another ICMP error, a packet to a group or a later fragment, or of the version that `from` is
-    /// not; [`DropReason::UNSUPPORTED`] for a chain and for a superframe; those of
+    /// another ICMP error, a packet to a group or a later fragment, or of the version that `from`
+    /// is not; [`DropReason::UNSUPPORTED`] for a chain and for a superframe; those of
     /// [`ViewsMut::complete_checksum`]; see the trait.
     fn reply_icmp_error(&mut self, from: IpAddr, error: IcmpError) -> Result<(), DropReason>;
     /// Sets the length of a UDP datagram's payload, and corrects every length and checksum; new

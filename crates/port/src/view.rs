@@ -16,7 +16,8 @@ use crate::host::offload;
 ///
 /// A shared packet has them, too. They see the bytes of the packet's first frame, which must hold
 /// all headers: of a chain, `payload()` is what that frame has of it, and `behind()` is what
-/// follows in the others. All bytes of a payload are reached by `payload_at()` and [`Skb::copy_to`].
+/// follows in the others. All bytes of a payload are reached by `payload_at()` and
+/// [`Skb::copy_to`].
 ///
 /// Errors are [`DropReason::UNWANTED`] for a packet of another kind, which is also each fragment of
 /// a datagram and a frame with more than two VLAN tags; [`DropReason::MALFORMED`] for one whose

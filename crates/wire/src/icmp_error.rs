@@ -44,8 +44,8 @@ pub enum IcmpError {
 }
 
 impl IcmpError {
-    /// Returns the number of bytes that an error from the address `from` adds before the packet that
-    /// it quotes.
+    /// Returns the number of bytes that an error from the address `from` adds before the packet
+    /// that it quotes.
     #[must_use]
     pub fn header_bytes(from: IpAddr) -> usize {
         ICMP_BYTES + if from.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES }
@@ -121,19 +121,19 @@ impl HeadMut<'_> {
     /// length of the frame with the error. The first [`IcmpError::header_bytes`] bytes of the frame
     /// are unused before, and give the headers room.
     ///
-    /// Shape:  the MAC addresses swapped, the VLAN tags as they were, an IP header with 64 hops, the
-    ///         ICMP header, and as many bytes of the packet as 576 bytes of IPv4 or 1280 of IPv6
-    ///         have room for; checksums right. A checksum of the packet that is left to a device
-    ///         must be complete before. What was sent to a group comes from the group's MAC
+    /// Shape:  the MAC addresses swapped, the VLAN tags as they were, an IP header with 64 hops,
+    ///         the ICMP header, and as many bytes of the packet as 576 bytes of IPv4 or 1280 of
+    ///         IPv6 have room for; checksums right. A checksum of the packet that is left to a
+    ///         device must be complete before. What was sent to a group comes from the group's MAC
     ///         address; set another one. How often errors are sent is for the caller to limit.
-    /// Errors: [`Malformed::NotAnswered`] about an ICMP error or a redirect, about a packet that was
-    ///         sent to a group (a broadcast or multicast address of the link or of IP), except for
-    ///         [`IcmpError::TooBig`] over IPv6, and about one whose sender is no single host;
-    ///         [`Malformed::Fragment`] about a fragment other than the first; [`Malformed::NotIpv4`]
-    ///         or [`Malformed::NotIpv6`] if `from` is of the version that the packet is not;
-    ///         [`Malformed::Short`] if the slice ends before the quoted part; those of
-    ///         [`crate::ip()`]. Nothing changed. The broadcast address of a subnet, and an anycast
-    ///         address, are not known as such.
+    /// Errors: [`Malformed::NotAnswered`] about an ICMP error or a redirect, about a packet that
+    ///         was sent to a group (a broadcast or multicast address of the link or of IP), except
+    ///         for [`IcmpError::TooBig`] over IPv6, and about one whose sender is no single host;
+    ///         [`Malformed::Fragment`] about a fragment other than the first;
+    ///         [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] if `from` is of the version that
+    ///         the packet is not; [`Malformed::Short`] if the slice ends before the quoted part;
+    ///         those of [`crate::ip()`]. Nothing changed. The broadcast address of a subnet, and an
+    ///         anycast address, are not known as such.
     /// Cost:   reads the quoted part, for the checksum.
     pub fn push_icmp_error(self, from: IpAddr, error: IcmpError) -> Result<usize, Malformed> {
         let new = IcmpError::header_bytes(from);

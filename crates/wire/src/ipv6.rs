@@ -87,9 +87,9 @@ impl<'a> Ipv6Ref<'a> {
         self.chain.is_fragment()
     }
 
-    /// Returns the fragment header, if there is one. An [atomic](Fragment::is_atomic) fragment has one,
-    /// too, although it is a whole packet. If a packet has several such headers, this is the last one
-    /// that is not atomic.
+    /// Returns the fragment header, if there is one. An [atomic](Fragment::is_atomic) fragment has
+    /// one, too, although it is a whole packet. If a packet has several such headers, this is the
+    /// last one that is not atomic.
     #[must_use]
     pub fn fragment(&self) -> Option<Fragment> {
         self.chain.fragment

@@ -150,8 +150,8 @@ impl Window {
         }
     }
 
-    /// Returns true if a figure is a lower bound, because some of its values were not known when the
-    /// window ended.
+    /// Returns true if a figure is a lower bound, because some of its values were not known when
+    /// the window ended.
     pub(crate) fn is_at_least(&self, figure: &str) -> bool {
         self.figures.contains_key(&at_least(figure))
     }

@@ -457,8 +457,8 @@ mod tests {
         whole
     }
 
-    /// S1.9 and S1.12, in a document with two loads, of which A does not reach the second: a dash is
-    /// for post 001 only. A receiver's latency is that of its datagrams.
+    /// S1.9 and S1.12, in a document with two loads, of which A does not reach the second: a dash
+    /// is for post 001 only. A receiver's latency is that of its datagrams.
     #[test]
     fn cpu_time_has_the_latency_beside_and_a_dash_where_post_001_did_not_reach_the_load() {
         let whole = "45.0 → 18.0: −60.0 % [−61.0, −59.0], better";

@@ -466,8 +466,8 @@ fn worker_with(bursts: Vec<usize>, late: usize) -> (Worker, Calls) {
     (worker, calls)
 }
 
-/// S1.1. A burst that comes while the worker polls is found by the next poll, and its signal ends no
-/// sleep: the interrupt is masked.
+/// S1.1. A burst that comes while the worker polls is found by the next poll, and its signal ends
+/// no sleep: the interrupt is masked.
 #[test]
 fn burst_during_polls_is_no_irq() {
     let (mut worker, calls) = worker_with(vec![5], 2);

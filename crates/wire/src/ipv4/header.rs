@@ -67,8 +67,8 @@ impl Ipv4Header {
         Protocol(self.protocol)
     }
 
-    /// Returns the length of the packet in bytes, header included, as the header says it: 0 in a TCP
-    /// superframe above 64 KiB.
+    /// Returns the length of the packet in bytes, header included, as the header says it: 0 in a
+    /// TCP superframe above 64 KiB.
     #[must_use]
     pub fn total_len(&self) -> usize {
         self.total_len.get().into()

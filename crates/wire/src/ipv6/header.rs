@@ -60,8 +60,8 @@ impl Ipv6Header {
         self.hop_limit
     }
 
-    /// Returns the number of bytes after this header, extension headers included, as the header says
-    /// it.
+    /// Returns the number of bytes after this header, extension headers included, as the header
+    /// says it.
     #[must_use]
     pub fn payload_len(&self) -> usize {
         self.payload_len.get().into()

@@ -188,7 +188,8 @@ pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
 }
 
 /// Returns true if the interval lies entirely within the range or entirely outside it, and a side
-/// counted something. If the control shows a difference, the interval relative to the control must give the same result.
+/// counted something. If the control shows a difference, the interval relative to the control must
+/// give the same result.
 fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
     if effect.is_of_nothing() {
         return false;

@@ -16,9 +16,9 @@ use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 /// of one cell, each is the cell's change. The ratio of the sums of both sides' figures would not
 /// be, because the ratio of two medians is not the median of the pairs' ratios. Cells that were too
 /// noisy are counted as unclear, and are in neither. Cells in which neither side counted anything
-/// are in neither, too, and are counted apart. With a cell whose change is a bound, because one side
-/// counted nothing or its value is a lower bound, both are made of bounds: they have no interval
-/// then.
+/// are in neither, too, and are counted apart. With a cell whose change is a bound, because one
+/// side counted nothing or its value is a lower bound, both are made of bounds: they have no
+/// interval then.
 #[must_use]
 pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallRecord> {
     let metrics = experiment.metrics.iter().filter(|metric| metric.goal.is_some());

@@ -108,8 +108,8 @@ fn packets_that_a_wrapper_withholds_leave_while_their_queue_is_read_but_not_poll
     assert_eq!(worker.napis[1].withheld(), 0);
 }
 
-/// An output whose kernel refuses the doorbell of the last packets, and takes them when the queue is
-/// called again.
+/// An output whose kernel refuses the doorbell of the last packets, and takes them when the queue
+/// is called again.
 struct Refused {
     fd: EventFd,
     unsent: Batch,

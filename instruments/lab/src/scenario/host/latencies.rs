@@ -11,8 +11,8 @@
 //! were due and not by what became of them. Hence
 //!
 //! - a quantile below a tenth of the round is exact: all that are unanswered took longer;
-//! - one above may be of the unanswered, and then it is the least that it can be: the window says so
-//!   ([`Window::is_at_least`]), and the analysis takes it for a lower bound.
+//! - one above may be of the unanswered, and then it is the least that it can be: the window says
+//!   so ([`Window::is_at_least`]), and the analysis takes it for a lower bound.
 //!
 //! [`Window::is_at_least`]: crate::window::Window::is_at_least
 //!
