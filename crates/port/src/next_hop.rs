@@ -26,6 +26,7 @@ pub struct NextHop {
 /// neighbours.
 ///
 /// ```no_run
+/// # mod linerate { pub use linerate_port::{Error, next_hop}; }
 /// let hop = linerate::next_hop("eth0", "192.0.2.7".parse().unwrap())?;
 /// println!("send to {}, from {}", hop.mac, hop.src_mac);
 /// # Ok::<_, linerate::Error>(())
