@@ -62,10 +62,11 @@ impl Nat {
         let (hash, mac) = (skb.flow_hash() as usize, skb.eth()?.src());
         let mut packet = skb.transport_mut()?;
         let sender = (packet.protocol(), packet.src_addr(), mac);
-        let is_free = |flow: &Flow| flow.sender == sender || !flow.is_alive(now);
         let mut slots = (0..PROBES).map(|i| (hash + i) % PORTS);
-        let slot = slots.find(|&slot| self.flows[slot].as_ref().is_none_or(is_free));
-        let slot = slot.ok_or(NO_PORT)?;
+        let alive = |slot: usize| self.flows[slot].as_ref().filter(|flow| flow.is_alive(now));
+        // Its own port first: one in front of it may have become free since.
+        let own = slots.clone().find(|&at| alive(at).is_some_and(|flow| flow.sender == sender));
+        let slot = own.or_else(|| slots.find(|&at| alive(at).is_none())).ok_or(NO_PORT)?;
         packet.set_src((self.address, (FIRST + slot) as u16).into())?; // updates the checksums
         self.flows[slot] = Some(Flow { sender, used: now });
         Ok(Verdict::NONE)
@@ -123,25 +124,41 @@ mod tests {
         Frame { stamp_ns: seconds * 1_000_000_000, bytes }
     }
 
-    /// Returns what passes of a datagram from inside, and of those from outside.
-    fn passed(outside: &[Frame]) -> [Vec<Frame>; 2] {
-        let make = |cx: &mut StageContext<'_>| Nat {
-            inside: cx.port("inside"),
-            address: ADDRESS.parse().unwrap(),
-            flows: vec![None; PORTS],
+    /// Returns what passes of datagrams from inside, sent at these seconds, and of those from
+    /// outside; the ports in `taken` belong to other flows that had a packet at the start.
+    fn passed(inside: &[u64], outside: &[Frame], taken: &[usize]) -> [Vec<Frame>; 2] {
+        let make = |cx: &mut StageContext<'_>| {
+            let mut flows = vec![None; PORTS];
+            let other = HOSTS[1].parse().unwrap();
+            let flow = Flow { sender: (Protocol::UDP, other, MAC), used: Instant::now() };
+            taken.iter().for_each(|slot| flows[*slot] = Some(flow.clone()));
+            Nat { inside: cx.port("inside"), address: ADDRESS.parse().unwrap(), flows }
         };
-        let inside = [datagram(0, HOSTS)];
+        let inside: Vec<_> = inside.iter().map(|seconds| datagram(*seconds, HOSTS)).collect();
         let run = run_ports(make, &[("inside", &inside), ("outside", outside)]);
         ["outside", "inside"].map(|port| run.out(port).to_vec())
     }
 
+    fn sender(frame: &Frame) -> SocketAddr {
+        wire::Head::new(&frame.bytes, 0).udp().unwrap().src_addr()
+    }
+
+    #[test]
+    fn a_flow_keeps_its_port_when_one_in_front_of_it_becomes_free() {
+        let [first, _] = passed(&[0], &[], &[]);
+        let slot = usize::from(sender(&first[0]).port()) - FIRST;
+        let [sent, _] = passed(&[0, 200, 400, 650], &[], &[slot]);
+        let ports: Vec<u16> = sent.iter().map(|frame| sender(frame).port()).collect();
+        assert_eq!(ports, [(FIRST + (slot + 1) % PORTS) as u16; 4]);
+    }
+
     #[test]
     fn answers_come_back_until_the_flow_has_been_idle_for_five_minutes() {
-        let sent = passed(&[]).into_iter().next().unwrap();
-        let hidden = wire::Head::new(&sent[0].bytes, 0).udp().unwrap().src_addr().to_string();
+        let [sent, _] = passed(&[0], &[], &[]);
+        let hidden = sender(&sent[0]).to_string();
         assert!(hidden.starts_with(ADDRESS), "{hidden}");
         let answer = |seconds| datagram(seconds, [HOSTS[1], &hidden]);
-        let [_, back] = passed(&[answer(299), answer(590), answer(891)]);
+        let [_, back] = passed(&[0], &[answer(299), answer(590), answer(891)], &[]);
         assert_eq!(back.len(), 2, "each answer keeps the flow, and the last one is too late");
         let to = wire::Head::new(&back[0].bytes, 0).udp().unwrap().dst_addr().to_string();
         assert_eq!(to, HOSTS[0]);

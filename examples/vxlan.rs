@@ -45,9 +45,13 @@ impl Stage for Vxlan {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = args::texts()?;
+    let usage = "usage: vxlan INSIDE OUTSIDE IP MAC OTHER_IP OTHER_MAC NETWORK [PORT]";
     let [inside, outside, src, src_mac, dst, dst_mac, vni, port @ ..] = &args[..] else {
-        return Err("usage: vxlan INSIDE OUTSIDE IP MAC OTHER_IP OTHER_MAC NETWORK [PORT]".into());
+        return Err(usage.into());
     };
+    if port.len() > 1 {
+        return Err(usage.into());
+    }
     let port = port.first().map_or(Ok(4789), |port| port.parse())?;
     let tunnel = Tunnel {
         src_mac: src_mac.parse()?,

@@ -204,7 +204,8 @@ pub trait Reshape {
     ///
     /// /// Returns true for an error, which goes back, and false for a packet to forward.
     /// fn route(skb: &mut Skb, router: IpAddr, mtu: usize) -> Result<bool, DropReason> {
-    ///     if skb.eth()?.payload().len() > mtu && skb.ipv4()?.dont_fragment() {
+    ///     let is_long = skb.eth()?.payload().len() > mtu && !skb.offload().is_gso();
+    ///     if is_long && skb.ipv4()?.dont_fragment() {
     ///         skb.reply_icmp_error(router, IcmpError::TooBig(mtu as u32))?;
     ///         return Ok(true);
     ///     }

@@ -115,13 +115,26 @@ impl<'a> IcmpRef<'a> {
         let behind = usize::from(u16::MAX);
         match self.ip {
             IpRef::V4(_) if matches!(self.icmp_type(), 3 | 4 | 5 | 11 | 12) => {
-                Ok(IpRef::V4(ipv4::split(self.payload, behind)?.into()))
+                Ok(IpRef::V4(ipv4::split(self.quote(), behind)?.into()))
             }
             IpRef::V6(_) if self.icmp_type() < 128 => {
-                Ok(IpRef::V6(ipv6::split(self.payload, behind)?.into()))
+                Ok(IpRef::V6(ipv6::split(self.quote(), behind)?.into()))
             }
             _ => Err(Malformed::NotIcmpError),
         }
+    }
+
+    /// Returns the quoted bytes of an error: the payload without extensions after them.
+    ///
+    /// Source: RFC 4884 section 4.
+    fn quote(&self) -> &'a [u8] {
+        let [v6_words, v4_words] = self.ident().to_be_bytes().map(usize::from);
+        let bytes = match (self.is_v6(), self.icmp_type()) {
+            (false, 3 | 11 | 12) => 4 * v4_words,
+            (true, 1 | 3) => 8 * v6_words,
+            _ => 0,
+        };
+        self.payload.get(..bytes).filter(|quote| !quote.is_empty()).unwrap_or(self.payload)
     }
 
     /// Returns true if the checksum is right, as [`crate::UdpRef::checksum_ok`] does; ICMP always

@@ -80,8 +80,7 @@ impl Worker {
             }
             stage.alarmed(&mut Turn::new(now, PortId::NONE, None, &mut self.outbox, mem));
             dispatch(&mut self.outbox, &mut self.napis, now, mem);
-            let earliest = now + CALL_INTERVAL;
-            asked.not_before = stage.alarm().filter(|at| *at < earliest).map(|_| earliest);
+            asked.not_before = Some(now + CALL_INTERVAL);
         }
         self.stage_alarms.ask(&self.stages);
     }

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Weak;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Local, Moved};
 
@@ -92,13 +92,18 @@ pub(crate) struct HostQueue<D> {
     /// The events for which `arm` has returned true, if the cause of a wake-up since then was not
     /// checked yet.
     armed: Option<Want>,
+    /// Time of the next check of an idle queue that is not armed.
+    check_at: Option<Instant>,
 }
+
+/// Interval of checks of a queue that is neither polled nor armed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<D: HostDevice> HostQueue<D> {
     /// Creates the queue of `device` on the interface of `link`; `bell` watches the device's
     /// descriptor.
     pub fn new(link: Link, bell: Bell, device: D) -> HostQueue<D> {
-        HostQueue { host: Host { link, bell }, device, armed: None }
+        HostQueue { host: Host { link, bell }, device, armed: None, check_at: None }
     }
 
     /// Records that the device had work although no caller waited for it.
@@ -115,6 +120,24 @@ impl<D: HostDevice> HostQueue<D> {
         if self.host.link.is_query_due() {
             self.device.query(&mut self.host);
         }
+    }
+
+    /// Checks the interface of a queue that nothing else checks: one that is only written is
+    /// neither polled nor armed.
+    ///
+    /// Cost: a clock read; some syscalls once in [`CHECK_INTERVAL`].
+    fn check_idle(&mut self) {
+        let now = Instant::now();
+        if self.check_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.check_at = now.checked_add(CHECK_INTERVAL);
+        if let Some(watched) = self.device.descriptor() {
+            // The bell does not watch a device that was busy, and would not know of its errors.
+            self.host.bell.watch(watched, None, None);
+        }
+        self.device.look(&mut self.host);
+        self.device.query(&mut self.host);
     }
 
     fn look(&mut self) {
@@ -148,6 +171,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
             None => false,
         };
         if !waits {
+            self.armed = None;
             self.busy();
         }
         moved
@@ -157,8 +181,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         self.refresh();
         let left = self.device.reap(&mut self.host, mem);
         if left == 0 && self.armed.is_none() {
-            // A queue that is only written is neither polled nor armed.
-            self.device.look(&mut self.host);
+            self.check_idle();
         }
         left
     }

@@ -24,8 +24,9 @@ pub(super) struct MappedRing {
     worked: u16,
     /// The highest number of buffers that the client has had posted at one time.
     most: u16,
-    /// The number of posted buffers at the last `reap`, and the time since which it is the same.
-    same: Option<(u16, Instant)>,
+    /// The place of the next buffer and the number of posted ones at the last `reap`, and the time
+    /// since which they are the same.
+    same: Option<((u16, u16), Instant)>,
 }
 
 /// Time after which buffers that the client does not post again count as read. Clients post several
@@ -113,9 +114,9 @@ impl TxRing for MappedRing {
 
     fn reap(&mut self, _: &mut Local) -> Checked<()> {
         self.available()?;
-        let known = self.ring.known();
-        if self.same.is_none_or(|(before, _)| before != known) {
-            self.same = Some((known, Instant::now()));
+        let state = (self.ring.at(0), self.ring.known());
+        if self.same.is_none_or(|(before, _)| before != state) {
+            self.same = Some((state, Instant::now()));
         }
         Ok(())
     }
@@ -137,10 +138,10 @@ impl TxRing for MappedRing {
     /// Returns the number of buffers that were filled and that the client has not posted again,
     /// which it does after it has read them; 0 if the number has been the same for [`READ_AFTER`].
     fn under_way(&self) -> usize {
-        let known = self.ring.known();
+        let state = (self.ring.at(0), self.ring.known());
         match self.same {
-            Some((same, since)) if same == known && since.elapsed() >= READ_AFTER => 0,
-            _ => (self.most - known).into(),
+            Some((same, since)) if same == state && since.elapsed() >= READ_AFTER => 0,
+            _ => (self.most - state.1).into(),
         }
     }
 }

@@ -275,3 +275,20 @@ proptest! {
         }
     }
 }
+
+/// RFC 4884: the header gives the quote's length in words, and extensions follow it.
+#[test]
+fn extensions_after_a_quote_are_no_part_of_it() {
+    let v6 = udp6_frame(&[7; 400]);
+    for (frame, at, words, payload) in
+        [(udp4(&[7; 400]), 14 + 20 + 5, 128 / 4, 128 - 20), (v6, 14 + 40 + 4, 128 / 8, 128 - 40)]
+    {
+        let mut error = answer(&frame, IcmpError::TimeExceeded).unwrap();
+        let of = |error: &[u8]| icmp(error).unwrap().quoted().unwrap().payload().len();
+        assert_eq!(of(&error), 8 + 400);
+        error[at] = words;
+        assert_eq!(of(&error), payload);
+        error[at] = 255;
+        assert_eq!(of(&error), 8 + 400, "longer than the message");
+    }
+}
