@@ -42,8 +42,8 @@ pub fn refuse(to: &Spec, drivers: &Registry, fix: &str) -> Result<(), Failure> {
     let Ok(dev) = Interface::open(&to.arg) else { return Ok(()) };
     let Some(used) = HostUse::of(&dev)? else { return Ok(()) };
     let why = format!(
-        "the host itself uses the interface ({used}), and packets at the highest rate would leave \
-         by it until Ctrl-C"
+        "the host itself uses the interface ({used}), and packets at the highest rate would \
+         leave by it"
     );
     let what = format!("cannot send to {}", to.shown_text());
     Err(Failure::new(USAGE, "E-USAGE", &what, why, fix))

@@ -180,6 +180,34 @@ fn keeps_no_worker_busy(at: Option<Instant>) {
     assert_eq!(calls.load(Ordering::Relaxed), called, "a worker that drains calls no alarm");
 }
 
+/// A stage that panics when it is called for its alarm.
+struct Panics(Instant);
+
+impl Stage for Panics {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {}
+
+    fn alarm(&self) -> Option<Instant> {
+        Some(self.0)
+    }
+
+    fn alarmed(&mut self, _: &mut Turn<'_>) {
+        panic!("a stage's alarm panics");
+    }
+}
+
+#[test]
+fn panic_in_an_alarm_ends_the_engine_with_an_error_and_loses_no_frame() {
+    let engine = Engine::builder().port("near", "ring:a").port("mine", "ring:a").keep("mine");
+    let engine = engine.port("sink", "sink:,blind").wire("near", "sink");
+    let mut engine = engine.stage(|_| Panics(Instant::now())).build().unwrap();
+    let mine = engine.take("mine");
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG).is_err());
+    drop(mine);
+    let stopped = running.stop(LONG);
+    assert!(stopped.ledger.is_drained(), "{stopped}");
+}
+
 #[test]
 fn threads_of_an_engine_call_alarms_until_it_is_stopped() {
     let (mut engine, calls) = repeats(u64::MAX);

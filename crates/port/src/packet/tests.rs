@@ -264,6 +264,31 @@ fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
     });
 }
 
+/// Sends by a queue that is never armed, and that its bell does not watch after several packets.
+#[test]
+fn queue_that_only_sends_notices_by_reap_that_its_interface_is_down_and_gone() {
+    in_netns(|| {
+        veth(1500);
+        let mut a = queue("packet:v0");
+        (0..20).for_each(|i| send(&mut a, &[stamped(i, 60)], Offload::NONE));
+        for (what, is_told) in [
+            (
+                "link set v0 down",
+                (|health| matches!(health, Health::Down(_))) as fn(&Health) -> bool,
+            ),
+            ("link del v0", |health| matches!(health, Health::Failed(_))),
+        ] {
+            ip(what);
+            let start = Instant::now();
+            while !is_told(&a.health()) {
+                assert!(start.elapsed() < LONG, "{what}: {:?}", a.health());
+                a.reap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    });
+}
+
 #[test]
 fn drops_of_a_full_ring_are_counted_as_missed() {
     in_netns(|| {
