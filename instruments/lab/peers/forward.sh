@@ -1,6 +1,7 @@
 #!/bin/bash
 # One window of forwarding: a program under packets, and one line of JSON that says what it did.
-# Experiments `veth`, `veth-load` and `memif-peers` run it as a side of scenario `command`.
+# Experiments `veth`, `veth-load`, `versions-load` and `memif-peers` run it as a side of scenario
+# `command`.
 #
 #   generator ── a0 ═ v0 ── program ── w0 ═ b0     xdp, packet: counted is what b0 receives
 #   generator ── t0 ── program ── t1               tap: what the program writes into t1
@@ -9,7 +10,8 @@
 # usage: forward.sh SIDE PORT LAB probe
 #        forward.sh SIDE PORT LAB CPU GENERATOR_CPU SECONDS SIZE [RATE]
 #
-#   SIDE   linerate, testpmd, vswitch (Open vSwitch in user space) or bridge (the kernel's)
+#   SIDE   linerate, testpmd, vswitch (Open vSwitch in user space), bridge (the kernel's), or the
+#          path of another build of linerate
 #   PORT   xdp, packet, tap, or memif:macswap|sink:server|client[:OPTION] with the program's role
 #   LAB    linerate-lab; linerate and macswap are beside it, or on the PATH
 #   SIZE   bytes of a frame
@@ -60,6 +62,9 @@ fi
 
 generator_cpu=$5 seconds=$6 size=$7 rate=${8-}
 linerate=$(ours linerate)
+# Another build is the program under test; the generator stays the same.
+tested=$linerate
+case $side in */*) tested=$side side=linerate ;; esac
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t tmpfs run /run
@@ -165,7 +170,7 @@ start_program() {
         ;;
     testpmd-memif-*) testpmd program "$cpu" "${back/sink/rxonly}" "$(memif_device "$role")" ;;
     linerate-*)
-        start program "$cpu" "$linerate" forward "$port:$a" "$port:$b" --quiet --cpu "$cpu"
+        start program "$cpu" "$tested" forward "$port:$a" "$port:$b" --quiet --cpu "$cpu"
         ;;
     testpmd-*) testpmd program "$cpu" io "${of}0,iface=$a" "${of}1,iface=$b" ;;
     esac

@@ -21,6 +21,11 @@ pub const SLEEP_MIN: Duration = Duration::from_micros(50);
 const HOLD_MAX: Duration = Duration::from_millis(10);
 /// Part of a hold that may be left at its end, because an alarm that was set beforehand ended it.
 const LEFT: u32 = 4;
+/// Part of a hold by which an alarm that was set beforehand may end it late: a sixteenth
+/// (docs/adr/0014). A limit of delay includes that time.
+const LATEST: u32 = 16;
+/// Part of a hold that is at most left out because timers are late.
+const LATE_PART: u32 = 4;
 /// Smallest lateness of a timer that is used at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
 /// The longest time for which a quiet queue stays unpolled, and packets that wait for their time
@@ -263,7 +268,7 @@ impl Moderator {
             | Moderation::Busy
             | Moderation::Dim => GAP_MAX_USECS,
             Moderation::Fixed { usecs, .. } => usecs,
-            Moderation::Adaptive(Goal::Latency { p99_usecs }) => p99_usecs,
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => return Some(longest(p99_usecs)),
         };
         Some(Duration::from_micros(usecs.into()))
     }
@@ -275,11 +280,13 @@ impl Moderator {
     pub fn gap(&self) -> Duration {
         let most = match self.mode {
             Moderation::Interrupt | Moderation::Napi | Moderation::Busy => return Duration::ZERO,
-            Moderation::Fixed { usecs, .. } => usecs,
-            Moderation::Adaptive(Goal::Latency { p99_usecs }) => p99_usecs,
-            Moderation::Dim | Moderation::Adaptive(_) => GAP_MAX_USECS,
+            Moderation::Fixed { usecs, .. } => Duration::from_micros(usecs.into()),
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => longest(p99_usecs),
+            Moderation::Dim | Moderation::Adaptive(_) => {
+                Duration::from_micros(GAP_MAX_USECS.into())
+            }
         };
-        from_nanos(self.cost.wake_ns / WAKING).min(Duration::from_micros(most.into()))
+        from_nanos(self.cost.wake_ns / WAKING).min(most)
     }
 
     /// Decides when to poll again, from the polls since the last decision.
@@ -319,7 +326,7 @@ impl Moderator {
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
                 let (cost, late) = (self.cost, self.late);
-                let target = |rate: f64| target(goal, rate, cost);
+                let target = |rate: f64| target(goal, rate, cost, late);
                 let spares = matches!(goal, Goal::Latency { .. });
                 let (arrivals, device) = (&mut self.arrivals, &self.device);
                 return self.adaptive.round(now, (late, spares), arrivals, target, device);
@@ -427,13 +434,29 @@ impl Moderator {
     }
 }
 
-/// Returns the longest hold that a goal allows at a rate of packets a nanosecond.
-fn target(goal: Goal, rate: f64, cost: Cost) -> Duration {
+/// Returns the longest hold with which packets are delayed by at most `p99_usecs`.
+fn longest(p99_usecs: u32) -> Duration {
+    Duration::from_micros(p99_usecs.into()) * LATEST / (LATEST + 1)
+}
+
+/// Returns the part of a timer's lateness that holding adds to the delay of packets at a rate of
+/// packets a nanosecond.
+///
+/// A thread whose timers are late gets the CPU late after a device's wake-up as well, so that a
+/// packet that wakes it waits for that without a hold, too. The packets that come while a wake-up
+/// is handled would find the thread awake.
+fn added(late: Duration, rate: f64, cost: Cost) -> Duration {
+    let awake = rate * cost.wake_ns;
+    late.mul_f64(awake / (1.0 + awake))
+}
+
+/// Returns the longest hold that a goal allows at a rate of packets a nanosecond, if timers are
+/// `late`.
+fn target(goal: Goal, rate: f64, cost: Cost, late: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
-            // The goal limits only the delay that holding adds. A thread whose timers are late gets
-            // the CPU late after a device's wake-up as well.
-            let longest = Duration::from_micros(p99_usecs.into());
+            let longest = longest(p99_usecs);
+            let longest = longest - added(late, rate, cost).min(longest / LATE_PART);
             // Number of packets a wake-up at which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);

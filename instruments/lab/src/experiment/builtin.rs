@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each built-in experiment.
-pub static BUILTIN: [(&str, &str); 24] = ours![
+pub static BUILTIN: [(&str, &str); 25] = ours![
     "batch",
     "batch-fault",
     "batch-bus",
@@ -49,6 +49,7 @@ pub static BUILTIN: [(&str, &str); 24] = ours![
     "noise",
     "noise-host",
     "versions",
+    "versions-load",
     "scale",
 ];
 

@@ -48,15 +48,17 @@ static KNOBS: [Knob; 9] = [
         name: "commit",
         values: Values::Other("a commit, tag or branch"),
         default: "none: the program as it is",
-        about: "In place of a program: `linerate` of this commit of the repository around the directory \
-                that linerate is started in, built from a worktree in target/lab-versions, once.",
+        about: "In place of a program, or as {built} in the arguments of our script: `linerate` of this \
+                commit of the repository around the directory that linerate is started in, built from a \
+                worktree in target/lab-versions, once.",
     },
     Knob {
         name: "args",
         values: Values::Other("a list of texts"),
         default: "[]",
-        about: "Its arguments, in which {cpu0}, {cpu1}, {seed}, {seconds} and {self}, this program's \
-                path, are replaced; without {seconds} it runs as long as it likes.",
+        about: "Its arguments, in which {cpu0}, {cpu1}, {seed}, {seconds}, {self}, this program's path, \
+                and {built}, that of the commit's program, are replaced; without {seconds} it runs as \
+                long as it likes.",
     },
     Knob {
         name: "more",
@@ -116,25 +118,25 @@ impl Scenario for Program {
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
         let config = Config::read(settings)?;
-        match config.commit {
-            Some(_) => ["git", "cargo"].iter().try_for_each(|one| find(one, place).map(drop)),
-            None => find(&config.program, place).map(drop),
-        }
+        let needs: &[&str] = if config.commit.is_some() { &["git", "cargo"] } else { &[] };
+        let program = config.is_run().then_some(config.program.as_str());
+        needs.iter().copied().chain(program).try_for_each(|one| find(one, place).map(drop))
     }
 
     fn commands(&self, settings: &Settings, place: &Place) -> Vec<String> {
         let Ok(config) = Config::read(settings) else { return Vec::new() };
-        if let Some(commit) = &config.commit {
-            let program = format!("target/lab-versions/{commit}/linerate");
-            return version::commands(commit)
-                .into_iter()
-                .chain([typed(&program, &config.args)])
-                .collect();
-        }
-        let path = find(&config.program, place).unwrap_or_else(|_| config.program.clone().into());
+        let builds = config.commit.as_deref().map(version::commands);
+        let path = match &config.commit {
+            Some(commit) if !config.is_run() => version::command(commit).into(),
+            _ => find(&config.program, place).unwrap_or_else(|_| config.program.clone().into()),
+        };
         let name = config.script().map_or(path.to_string_lossy(), |(name, _)| name.into());
-        let line = |args: &Vec<String>| typed(&name, args);
-        config.probe.iter().chain([&config.args]).map(line).collect()
+        let line = |args: &Vec<String>| {
+            let built = config.commit.as_deref().map(version::command);
+            typed(&name, args).replace("{built}", built.as_deref().unwrap_or("{built}"))
+        };
+        let lines = config.probe.iter().chain([&config.args]).map(line);
+        builds.into_iter().flatten().chain(lines).collect()
     }
 
     fn commit(&self, settings: &Settings, place: &Place) -> Option<(String, String)> {
@@ -145,11 +147,12 @@ impl Scenario for Program {
 
     fn probe(&self, settings: &Settings, place: &Place) -> Result<()> {
         let config = Config::read(settings)?;
-        let (path, _) = config.find(place)?;
+        let program = config.find(place)?;
+        let path = &program.path;
         let Some(probe) = &config.probe else { return Ok(()) };
-        let args = config.line(probe, place, Duration::ZERO);
-        probe::once(&path, &args, || {
-            let ran = process::run_telling(&path, &args, config.timeout, &place.stop, 2);
+        let args = config.line(probe, &program, place, Duration::ZERO);
+        probe::once(path, &args, || {
+            let ran = process::run_telling(path, &args, config.timeout, &place.stop, 2);
             ran.map(drop).map_err(|e| {
                 let own = if config.program == "self" { "linerate" } else { &config.program };
                 let what = format!("cannot run `{}` here", typed(own, probe));
@@ -173,8 +176,8 @@ impl Scenario for Program {
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         self.probe(settings, place)?;
         let config = Config::read(settings)?;
-        let (path, built_from) = config.find(place)?;
-        Ok(Box::new(Side { config, path, built_from, place: place.clone() }))
+        let program = config.find(place)?;
+        Ok(Box::new(Side { config, program, place: place.clone() }))
     }
 }
 
@@ -209,7 +212,7 @@ impl Config {
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let commit = filled(reading.text("commit")?);
         let program = match (filled(program), &commit) {
-            (Some(_), Some(_)) => {
+            (Some(program), Some(_)) if SCRIPTS.iter().all(|(name, _)| *name != program) => {
                 let line = settings.get("commit").map_or(0, |setting| setting.line);
                 let why =
                     "commit selects a version of linerate, and program selects another program";
@@ -224,13 +227,20 @@ impl Config {
         Ok(Config { program, commit, args, probe, figures, packets, disturbed, timeout })
     }
 
-    /// Returns the path of the program, after building it if it is a commit's, and the full name of
-    /// that commit.
-    fn find(&self, place: &Place) -> Result<(PathBuf, Option<String>)> {
-        match &self.commit {
-            Some(commit) => version::built(commit, place).map(|(path, whole)| (path, Some(whole))),
-            None => find(&self.program, place).map(|path| (path, None)),
-        }
+    /// Finds the program, after building that of the commit.
+    fn find(&self, place: &Place) -> Result<Found> {
+        let built = self.commit.as_deref().map(|commit| version::built(commit, place));
+        let built = built.transpose()?;
+        let path = match &built {
+            Some((path, _)) if !self.is_run() => path.clone(),
+            _ => find(&self.program, place)?,
+        };
+        Ok(Found { path, built })
+    }
+
+    /// Returns true if the program is run itself, and not that of a commit in its place.
+    fn is_run(&self) -> bool {
+        self.commit.is_none() || self.script().is_some()
     }
 
     /// Returns the name and the text of the side's script, if it is a built-in one.
@@ -238,12 +248,27 @@ impl Config {
         SCRIPTS.into_iter().find(|(name, _)| *name == self.program)
     }
 
-    /// Returns the arguments of the program, whose path [`find`] returns.
-    fn line(&self, args: &[String], place: &Place, time: Duration) -> Vec<OsString> {
+    /// Returns the arguments of the program.
+    fn line(
+        &self,
+        args: &[String],
+        program: &Found,
+        place: &Place,
+        time: Duration,
+    ) -> Vec<OsString> {
         let script = self.script().map(|(name, text)| ["-c", text, name]);
         let script = script.into_iter().flatten().map(OsString::from);
-        script.chain(args.iter().map(|arg| expand(arg, place, time))).collect()
+        let built = program.built.as_ref().map(|(path, _)| path.as_path());
+        script.chain(args.iter().map(|arg| expand(arg, built, place, time))).collect()
     }
+}
+
+/// A program that can be run.
+#[derive(Debug)]
+struct Found {
+    path: PathBuf,
+    /// The program that was built from the side's commit, and the commit's full name.
+    built: Option<(PathBuf, String)>,
 }
 
 /// Parses `NAME=/pointer`.
@@ -310,13 +335,15 @@ fn typed(program: &str, args: &[String]) -> String {
     words.map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
+fn expand(arg: &str, built: Option<&Path>, place: &Place, time: Duration) -> OsString {
+    let shown = |path: Option<&Path>| path.unwrap_or(Path::new("")).to_string_lossy().into_owned();
     let cpu = |at: usize| place.cpus.get(at).map_or_else(String::new, usize::to_string);
     arg.replace("{cpu0}", &cpu(0))
         .replace("{cpu1}", &cpu(1))
         .replace("{seed}", &place.seed.to_string())
         .replace("{seconds}", &time.as_secs_f64().to_string())
-        .replace("{self}", &place.program.as_deref().unwrap_or(Path::new("")).to_string_lossy())
+        .replace("{self}", &shown(place.program.as_deref()))
+        .replace("{built}", &shown(built))
         .into()
 }
 
@@ -324,16 +351,14 @@ fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
 #[derive(Debug)]
 struct Side {
     config: Config,
-    path: PathBuf,
-    /// The commit from which the side was built.
-    built_from: Option<String>,
+    program: Found,
     place: Place,
 }
 
 impl Bench for Side {
     fn window(&mut self, time: Duration) -> Result<Window> {
-        let args = self.config.line(&self.config.args, &self.place, time);
-        let ran = process::run(&self.path, &args, self.config.timeout, &self.place.stop)?;
+        let args = self.config.line(&self.config.args, &self.program, &self.place, time);
+        let ran = process::run(&self.program.path, &args, self.config.timeout, &self.place.stop)?;
         let said = document(&ran.stdout).ok_or_else(|| self.wrong("it printed no JSON"))?;
         let mut window = Window {
             wall_ns: ran.wall_ns,
@@ -378,8 +403,8 @@ impl Bench for Side {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {
-        let commit = self.config.commit.as_deref().zip(self.built_from.as_deref());
-        let note = commit.map(|(name, whole)| format!("{name} is commit {whole}"));
+        let commit = self.config.commit.as_deref().zip(self.program.built.as_ref());
+        let note = commit.map(|(name, (_, whole))| format!("{name} is commit {whole}"));
         Ok(Finished { notes: note.into_iter().collect(), ..Finished::default() })
     }
 }
@@ -397,7 +422,7 @@ impl Side {
     fn wrong(&self, why: impl Into<String>) -> Error {
         let what = format!("cannot read what {} printed", self.config.program);
         let args = self.config.args.join(" ");
-        Error::new(Code::System, what, why).fix(format!("{} {args}", self.path.display()))
+        Error::new(Code::System, what, why).fix(format!("{} {args}", self.program.path.display()))
     }
 }
 

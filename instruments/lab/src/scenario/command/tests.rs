@@ -164,10 +164,30 @@ fn script_is_run_by_bash_and_told_by_its_name() {
     assert_eq!(told, shown.map(|words| format!("forward.sh {words}")));
     assert!(Program.keeps_time(&side));
     let config = Config::read(&side).unwrap();
-    let line = config.line(&config.args, &place, Duration::from_secs(2));
+    let program = Found { path: "bash".into(), built: None };
+    let line = config.line(&config.args, &program, &place, Duration::from_secs(2));
     assert_eq!((line.len(), line[0].to_str()), (7, Some("-c")));
     assert_eq!(line[2..], ["forward.sh", "linerate", "xdp", "/bin/lab", "2"]);
     assert_eq!(line[1], SCRIPTS[0].1, "nothing in the script is replaced");
+}
+
+#[test]
+fn a_script_measures_the_program_of_a_commit_and_shows_how_it_is_built() {
+    let side = Settings::new()
+        .with("program", "forward.sh")
+        .with("commit", "abc1234")
+        .with("args", words(&["{built}", "xdp"]));
+    let told = Program.commands(&side, &Place::default());
+    assert!(told[0].starts_with("git worktree add ") && told[1].starts_with("cargo build "));
+    assert_eq!(told[2..], ["forward.sh target/lab-versions/abc1234/linerate xdp"]);
+    let config = Config::read(&side).unwrap();
+    let built = Some(("/a/linerate".into(), "abc1234def".into()));
+    let program = Found { path: "bash".into(), built };
+    let line = config.line(&config.args, &program, &Place::default(), Duration::ZERO);
+    assert_eq!(line[2..], ["forward.sh", "/a/linerate", "xdp"]);
+    let other = side.with("program", "/no/where/prog");
+    let e = Program.check(&other, &Place::default()).unwrap_err();
+    assert!(e.why.contains("program selects another program"), "{e}");
 }
 
 #[test]

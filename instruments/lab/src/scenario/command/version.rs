@@ -29,15 +29,22 @@ use crate::{Code, Error, Result};
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Number of last lines of a failed build in the error.
 const LINES: usize = 6;
+/// The folder of all versions, in the repository's root.
+const FOLDER: &str = "target/lab-versions";
 /// Digits of a commit in the name of its folder.
 const DIGITS: usize = 12;
 /// The package of the command; the next constant is the name of the command.
 const PACKAGE: &str = "linerate-cli";
 const COMMAND: &str = "linerate";
 
+/// Returns the path of the command of `commit` in the repository, as typed in a shell.
+pub(super) fn command(commit: &str) -> String {
+    format!("{FOLDER}/{commit}/{COMMAND}")
+}
+
 /// Returns the commands that build `commit`, as typed in a shell.
 pub(super) fn commands(commit: &str) -> [String; 2] {
-    let folder = format!("target/lab-versions/{commit}");
+    let folder = format!("{FOLDER}/{commit}");
     [
         format!("git worktree add --detach --force --force {folder}/tree {commit}"),
         format!(
@@ -88,7 +95,7 @@ fn resolved(dir: &Path, commit: &str, place: &Place) -> Result<(String, String)>
 
 fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)> {
     let (root, whole) = resolved(dir, commit, place)?;
-    let all = Path::new(&root).join("target").join("lab-versions");
+    let all = Path::new(&root).join(FOLDER);
     let folder = all.join(whole.get(..DIGITS).unwrap_or(&whole));
     let (tree, program) = (folder.join("tree"), folder.join(COMMAND));
     if program.is_file() {

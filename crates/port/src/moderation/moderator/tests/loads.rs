@@ -112,7 +112,7 @@ fn hold_follows_a_tenfold_rate_up_and_down_within_32_rounds() {
         for (i, gap) in (0..).zip([gap, gap / 10, gap]) {
             let of_step = |at: Duration| at >= step * i && at < step * (i + 1);
             let holds = seen.holds.iter().filter(|(at, _)| of_step(*at)).map(|(_, hold)| *hold);
-            let wanted = target(goal, 1.0 / gap.as_nanos() as f64, cost);
+            let wanted = target(goal, 1.0 / gap.as_nanos() as f64, cost, us(5));
             // A hold that differs from the wanted one by an eighth is not changed, and those of a
             // probe are a quarter as long.
             let late = holds.skip(32).find(|hold| {
