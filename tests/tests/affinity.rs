@@ -6,7 +6,6 @@
 //!                    interrupt        poller            process
 //! ```
 
-use std::fs;
 use std::io::ErrorKind;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,10 +25,14 @@ use linerate_tests::netns::Netns;
 use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::wait::{SOON, until_true};
 use linerate_tests::{available, may_pin, or_skip};
+use perf_event::events::Software;
+use perf_event::{Builder, Counter};
 use rustix::process::Signal;
 
 /// Packets after which each part has run where it is now.
 const PACKETS: u64 = 1_000;
+/// Moves of interrupt, worker and application under load.
+const MOVES: usize = 10_000;
 
 /// Creates a pair of interfaces with names that no other test has, because the names of NAPI's
 /// threads are not per namespace.
@@ -70,12 +73,28 @@ fn turning(mut worker: Worker, ends: &Arc<AtomicBool>) -> (ThreadPin, i32, JoinH
     (pin, id, thread)
 }
 
-/// Returns the CPU on which a thread last ran.
-fn last_cpu(thread: i32) -> usize {
-    let own = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    let stat = own.or_else(|_| fs::read_to_string(format!("/proc/{thread}/stat"))).unwrap();
-    // The CPU is the 39th field; only the second field, the name, contains a bracket.
-    stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap().parse().unwrap()
+/// Starts to trace where `thread` runs: returns a counter of its run time for each of `cpus`, which
+/// the kernel updates at each switch of threads.
+///
+/// # Errors
+/// The reason to skip: the kernel refuses to trace.
+fn traced(thread: i32, cpus: &[usize]) -> Result<Vec<Counter>, String> {
+    let counter = |cpu: &usize| {
+        let mut time = Builder::new(Software::TASK_CLOCK);
+        time.observe_pid(thread).one_cpu(*cpu).include_kernel().enabled(true).build()
+    };
+    cpus.iter().map(counter).collect::<std::io::Result<_>>().map_err(|e| {
+        let is_reason = matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound);
+        assert!(is_reason, "this is no reason to skip: {e}");
+        format!("a thread cannot be traced: {e}")
+    })
+}
+
+/// Returns the CPUs of `all` on which a thread has run since its trace began.
+fn ran_on(counters: Vec<Counter>, all: &[usize]) -> Vec<usize> {
+    let has_run = |mut counter: Counter| counter.read().unwrap() > 0;
+    let ran = counters.into_iter().map(has_run).zip(all);
+    ran.filter_map(|(has_run, cpu)| has_run.then_some(*cpu)).collect()
 }
 
 /// Returns the sysfs value that tells if NAPI of an interface has threads.
@@ -154,6 +173,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     println!("{}, notes {:?}", irq.moved(), irq.notes());
     let napi = irq.threads();
     assert_eq!(napi.len(), 1, "{napi:?}");
+    drop(or_skip!(traced(poller_id, &all)));
     let was = linerate_sys::thread::allowed_cpus_of(napi[0]).unwrap();
     let sending = netns.run(|| send("affin1"));
     // All in one place; each alone in the other; together there.
@@ -163,11 +183,13 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
         let _ = irq.pin(&[at_irq]).unwrap();
         let _ = poller_pin.pin(&[at_poller]).unwrap();
         let _ = app_pin.pin(&[at_app]).unwrap();
+        let traces = [napi[0], poller_id, app_id].map(|thread| traced(thread, &all).unwrap());
         let before = count.load(Ordering::Relaxed);
         let came = || count.load(Ordering::Relaxed) >= before + PACKETS;
         until_true("packets at the application", SOON, came);
-        let ran = [napi[0], poller_id, app_id].map(last_cpu);
-        assert_eq!(ran, [at_irq, at_poller, at_app]);
+        // Each ran, and nowhere else.
+        let ran = traces.map(|counters| ran_on(counters, &all));
+        assert_eq!(ran, [at_irq, at_poller, at_app].map(|cpu| vec![cpu]));
     }
     let e = irq.pin(&[4000]).unwrap_err();
     assert!(e.code == Code::Cpu && e.why.contains("there is no CPU"), "{e}");
@@ -184,6 +206,48 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     ends.store(true, Ordering::Relaxed);
     poller.join().unwrap();
     app.join().unwrap();
+}
+
+#[test]
+fn ten_thousand_moves_of_interrupt_worker_and_application_lose_and_reorder_nothing() {
+    or_skip!(may_pin());
+    let netns = or_skip!(pair(["affin8", "affin9"]));
+    or_skip!(available(netns.run(|| Port::open("xdp:affin8").map(drop))));
+    let all = allowed_cpus().unwrap();
+    if all.len() == 1 {
+        return eprintln!("skipped: with one CPU there is nothing to choose");
+    }
+    let running = netns.run(|| {
+        let engine = Engine::builder().port("dev", "xdp:affin8").port("near", "ring:app8");
+        let engine = engine.port("far", "ring:app8").port("end", "sink:");
+        engine.wire("dev", "near").wire("far", "end").build().unwrap().start().unwrap()
+    });
+    let mut irq = or_skip!(netns.run(|| unless_old(InterruptGuard::of("affin8"))));
+    let control = running.control();
+    let [mut poller, mut app] = [0, 1].map(|worker| WorkerPin::new(&control, worker));
+    let sending = netns.run(|| send("affin9"));
+    for i in 0..MOVES {
+        let cpu = [all[i / 3 % all.len()]];
+        let _ = match i % 3 {
+            0 => irq.pin(&cpu).unwrap(),
+            1 => poller.pin(&cpu).unwrap(),
+            _ => app.pin(&cpu).unwrap(),
+        };
+    }
+    let sent = sending.stop(SOON);
+    let sent_packets = sent.ports[1].counts.tx_packets;
+    thread::sleep(Duration::from_millis(100));
+    drop(irq);
+    let received = running.stop(SOON);
+    sent.check().unwrap();
+    received.check().unwrap();
+    let verified = received.ports[3].verified.unwrap();
+    let faults = (verified.duplicated, verified.reordered, verified.corrupted);
+    assert_eq!(faults, (0, 0, 0), "{verified:?}");
+    // The kernel counts the packets for which it had no room; no other packet is missing.
+    let missed = received.ports[0].counts.rx_missed;
+    assert_eq!(verified.packets + missed, sent_packets, "{received}\n{sent}");
+    assert!(verified.packets > PACKETS && 20 * missed <= sent_packets, "{received}");
 }
 
 #[test]

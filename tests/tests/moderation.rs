@@ -48,11 +48,13 @@ fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     Ok((hosts, receiver, sender))
 }
 
-/// Changes the moderation of the receiving port and the batch cap of the sending one repeatedly.
+/// Changes the moderation of the receiving port and the batch cap of the sending one, each
+/// [`CHANGES`] times.
 fn changed_under_load(driver: &str) -> Result<(), String> {
     let (_hosts, receiver, sender) = under_load(driver)?;
     let (control, of_sender) = (receiver.control(), sender.control());
-    let caps = [1, 2, 64, 7].map(TxBatch::Packets);
+    let [one, two, many, odd] = [1, 2, 64, 7].map(TxBatch::Packets);
+    let caps = [one, two, TxBatch::Auto, many, odd];
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     for i in 0..CHANGES {
         let asked = control.set_moderation("in", Some(0), mode(i)).unwrap();
@@ -62,15 +64,16 @@ fn changed_under_load(driver: &str) -> Result<(), String> {
             (Setting::Moderation(mode(i)), Setting::Moderation(mode(i)))
         );
         longest = longest.max(applied.took);
-        if i % 10 == 0 {
-            let cap = caps[i / 10 % caps.len()];
-            let asked = of_sender.set_tx_batch("out", None, cap).unwrap();
-            assert_eq!(asked.wait(OBEYED).unwrap().applied, Setting::TxBatch(cap));
-        }
+        let cap = caps[i % caps.len()];
+        let asked = of_sender.set_tx_batch("out", None, cap).unwrap();
+        assert_eq!(asked.wait(OBEYED).unwrap().applied, Setting::TxBatch(cap));
         // Packets arrive between two changes.
         std::thread::sleep(PAUSE);
     }
-    println!("{driver}: {CHANGES} changes in {:?}, the slowest took {longest:?}", start.elapsed());
+    println!(
+        "{driver}: {CHANGES} changes of each in {:?}, the slowest took {longest:?}",
+        start.elapsed()
+    );
     let sent = sender.stop(OBEYED);
     std::thread::sleep(Duration::from_millis(100));
     let received = receiver.stop(OBEYED);

@@ -73,6 +73,40 @@ fn a_cap_of_one_makes_a_call_for_each_packet() {
     assert!((PACKETS..PACKETS + PACKETS / 4).contains(&doorbells), "{counts:?}");
 }
 
+/// Returns the calls that sent packets, by the range of their number, without strace.
+fn tx_calls(hosts: &Hosts, port: &str) -> BTreeMap<u64, u64> {
+    let mut command = Command::new(linerate());
+    command.args(["forward", &format!("gen:,count={PACKETS}"), port, "--json"]);
+    let report = Report::of(&hosts.middle.start(command).finish(Duration::from_secs(60)));
+    report.assert_whole();
+    assert_eq!(report.ledger("sent"), PACKETS, "{report:?}");
+    let port = &report.0["ports"][1];
+    let number = |range: &serde_json::Value, key: &str| range[key].as_u64().unwrap();
+    let ranges = port["tx_calls"].as_array().unwrap().iter();
+    let calls = ranges.map(|range| (number(range, "packets"), number(range, "calls")));
+    let calls: BTreeMap<u64, u64> = calls.filter(|(packets, n)| *packets > 0 && *n > 0).collect();
+    let rung: u64 = calls.values().sum();
+    assert!(rung <= number(port, "doorbells"), "{calls:?}: {port}");
+    calls
+}
+
+#[test]
+fn a_device_sends_each_packet_alone_with_a_cap_of_one_and_16_a_doorbell_without_one() {
+    let hosts = or_skip!(Hosts::new());
+    let xdp = available(hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop)));
+    let drivers = ["packet", "xdp"].into_iter().filter(|driver| *driver != "xdp" || xdp.is_ok());
+    for driver in drivers {
+        let sent = |cap: &str| tx_calls(&hosts, &format!("{driver}:w0,tx_batch={cap}"));
+        assert_eq!(sent("1"), BTreeMap::from([(1, PACKETS)]), "{driver}");
+        for cap in ["64", "auto"] {
+            let calls = sent(cap);
+            let rung: u64 = calls.values().sum();
+            assert!(16 * rung <= PACKETS, "{driver}, {cap}: {rung} of {calls:?}");
+        }
+    }
+    or_skip!(xdp);
+}
+
 #[test]
 fn an_xdp_port_makes_less_than_a_call_for_sixteen_packets() {
     or_skip!(installed("strace"));

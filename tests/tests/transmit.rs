@@ -12,8 +12,8 @@ use linerate_tests::command::Forward;
 use linerate_tests::netns::Netns;
 use linerate_tests::topology::{EAST, Hosts, wait_for_carrier};
 use linerate_tests::traffic::iperf3;
-use linerate_tests::wait::SOON;
-use linerate_tests::{installed, or_skip};
+use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{available, installed, or_skip};
 
 /// Number of pings sent next to the streams.
 const PINGS: &str = "200";
@@ -101,6 +101,33 @@ fn kernel_takes_long_frame(name: &str) -> bool {
     // SAFETY: both pointers are valid for the lengths given with them during the call.
     let sent = unsafe { libc::sendto(socket.as_raw_fd(), bytes, frame.len(), 0, to, to_len) };
     sent > 0
+}
+
+/// Packets wait in the list of a cap, in the backlog and in a discipline when the interface goes.
+#[test]
+fn interface_that_is_deleted_under_load_leaves_no_packet_in_list_backlog_or_discipline() {
+    for driver in ["packet", "xdp"] {
+        for options in ["tx_batch=2", "shape=1Mbit,qdisc=fifo", "shape=1Mbit,qdisc=fq_codel"] {
+            let netns = or_skip!(narrow());
+            netns.ip("link set dev v1 mtu 1500");
+            let text = format!("{driver}:v0,{options}");
+            let opened = netns.run(|| {
+                let engine = Engine::builder().port("gen", "gen:,flows=4").port("v0", &text);
+                engine.wire("gen", "v0").build()
+            });
+            let running = or_skip!(available(opened)).start().unwrap();
+            let sent = || running.stats().ports()[1].counts.tx_packets;
+            until_true("packets", SOON, || sent() >= 200);
+            netns.ip("link del dev v0");
+            let e = running.wait(SOON).unwrap_err();
+            assert_eq!(e.code, linerate::Code::NoDevice, "{text}: {e}");
+            let stopped = running.stop(SOON);
+            assert!(stopped.ledger.is_drained() && stopped.ledger.in_flight == 0, "{stopped}");
+            let gone = [DropReason::DEVICE_DOWN, DropReason::STOPPED];
+            let dropped: u64 = gone.into_iter().map(|reason| stopped.ledger.dropped(reason)).sum();
+            assert!(dropped > 0, "{text}: {stopped}");
+        }
+    }
 }
 
 /// With a cap of one, a `packet` port learns nothing from packets behind one that the kernel always

@@ -2,15 +2,17 @@
 //! process of its own, so that its CPU time is that of the workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_ctl::affinity::ThreadPin;
 use linerate_ctl::placement::{EngineGauge, Topology};
 use linerate_datapath::{Engine, Running};
 use linerate_port::Code;
 use linerate_sys::clock::cpu_time;
-use linerate_sys::thread::{is_filtered, run_on};
+use linerate_sys::thread::{self as own, allowed_cpus_of, is_filtered, run_on};
 use linerate_testing::unless;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -139,5 +141,39 @@ fn a_search_that_ends_after_a_move_puts_the_workers_back() {
     });
     assert_eq!(ended.unwrap_err().code, Code::Busy);
     assert_eq!(crowded.pinned(), at_start);
+    crowded.stop();
+}
+
+#[test]
+fn a_thread_of_the_program_is_placed_with_the_workers() {
+    let Some(crowded) = Crowded::start() else { return };
+    let (ends, (tell, told)) = (Arc::<AtomicBool>::default(), channel());
+    let beside = thread::spawn({
+        let ends = ends.clone();
+        move || {
+            tell.send(own::id()).unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let id = told.recv().unwrap();
+    let (before, seen) = (allowed_cpus_of(id).unwrap(), Arc::<Mutex<Vec<Vec<usize>>>>::default());
+    let meter = {
+        let seen = seen.clone();
+        move || {
+            seen.lock().unwrap().push(allowed_cpus_of(id).unwrap());
+            cpu_time().as_secs_f64() * 1e9
+        }
+    };
+    let gauge = crowded.gauge(&Arc::default()).beside(ThreadPin::of(id), 0);
+    let report = gauge.meter("ns", Box::new(meter)).search().unwrap();
+    assert_eq!(report.names, ["worker 0".into(), "worker 1".into(), format!("thread {id}")]);
+    let seen = seen.lock().unwrap();
+    assert!(crowded.cpus.iter().all(|cpu| seen.contains(&vec![*cpu])), "{seen:?}");
+    let placed = report.found.unwrap().places[2].map_or(before, |cpu| vec![cpu]);
+    assert_eq!(allowed_cpus_of(id).unwrap(), placed);
+    ends.store(true, Ordering::Relaxed);
+    beside.join().unwrap();
     crowded.stop();
 }

@@ -41,13 +41,15 @@ impl DriverQueue {
         DriverQueue { prep, ops, stats, origin, tx_lost, moderator, none }
     }
 
-    /// Wraps the driver's queue in `wrap`, below the transmit preparation.
+    /// Wraps the driver's queue in `wrap`, below the transmit preparation, which keeps the packets
+    /// that wait in it.
     pub(crate) fn wrap(
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
     ) -> Result<DriverQueue> {
-        let DriverQueue { ops, stats, tx_lost, moderator, .. } = self;
+        let DriverQueue { prep, ops, stats, tx_lost, moderator, .. } = self;
         let mut queue = DriverQueue { stats, tx_lost, ..DriverQueue::new(wrap(ops)?) };
+        queue.prep = prep.for_caps(&queue.ops.caps());
         queue.moderator.set_mode(moderator.mode());
         Ok(queue)
     }

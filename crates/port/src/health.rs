@@ -20,8 +20,8 @@ pub enum Health {
     Failed(Error),
 }
 
-/// A [`Health`] without its error. Several queues together have the least state of them: trouble
-/// comes first, and the end last, so that a port has ended only if all its queues have.
+/// A [`Health`] without its error, ordered from worst to best. The state of a port is the worst of
+/// its queues' states: it has ended only if all of them have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum HealthKind {

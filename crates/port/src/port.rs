@@ -268,9 +268,9 @@ impl Port {
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
     /// or if a [waker](Port::waker) was used.
     ///
-    /// Without a time, false says that the source has ended and everything was received, if nobody
-    /// has a waker: `while port.wait(None)? { … }` ends with it. A signal does not end it: its
-    /// handler has a waker for that.
+    /// Without a timeout and without a waker, false means that the source has ended and every packet
+    /// was received: `while port.wait(None)? { … }` ends then. A signal does not end the wait: use a
+    /// waker in its handler.
     ///
     /// # Errors
     /// Those of a device that has failed for good, each time, and those of poll(2). A device that

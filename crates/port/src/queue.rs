@@ -21,8 +21,9 @@ pub(crate) use sleep::{cannot_wait, over, possible};
 
 /// One queue of a device, with its own hot list, for one thread or task at a time.
 ///
-/// Readable (poll, mio, tokio's `AsyncFd`) means: call me. Between `arm` returning true and that,
-/// there is nothing to do. A queue that was never armed is readable.
+/// When its descriptor is readable (poll, mio, tokio's `AsyncFd`), call [`Queue::rx`] or
+/// [`Queue::xmit`]; after `arm` has returned true, sleep until then. A queue that was never armed is
+/// readable.
 pub struct Queue {
     ops: DriverQueue,
     mem: Local,
@@ -75,11 +76,13 @@ impl Queue {
     /// A full batch receives nothing, and the packets that wait in the device make [`Queue::wait`]
     /// return at once: empty the batch before the next call.
     ///
-    /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
+    /// Shape:  device -> batch[len..len+n]; the caller owns them. The call also gives free frames
+    ///         to the device.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
     /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::rx_missed`], what waits
     ///         for want of a frame in [`QueueCounts::rx_nombuf`] and [`Health::Starved`].
-    /// Cost:   as the driver's: no syscall where a ring is mapped, one a packet on a TAP.
+    /// Cost:   no syscall if the receive ring is mapped (`xdp`, `memif`, `packet` with its ring), one a
+    ///         packet on a TAP.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         if self.sleep != Sleep::Awake {
             return self.rx_after_sleep(batch);
@@ -141,7 +144,7 @@ impl Queue {
     /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last
     /// receive.
     ///
-    /// Cost: what the driver's answer costs; a look at the pool's books if it starves.
+    /// Cost: that of the driver's answer; for [`Health::Starved`] also a reading of the pool's ledger.
     #[must_use]
     pub fn health(&self) -> Health {
         match self.ops.health() {

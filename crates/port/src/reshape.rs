@@ -17,6 +17,8 @@ use linerate_wire::{
 
 use crate::host::headers::{self, UDP_CHECK};
 use crate::host::offload::{self, TAG_AT};
+use crate::host::place;
+use crate::host::tunnel::TUNNEL_BYTES;
 use crate::segment::Cutter;
 use crate::view::{Views, ViewsMut, head_mut, private};
 
@@ -254,6 +256,12 @@ impl Reshape for Skb {
         if let Some(tag) = self.vlan() {
             return pop_kept(self, tag);
         }
+        let left = self.offload();
+        if left.needs_checksum()
+            && !headers::of(self, |data| place::is_possible_untagged(data, left))
+        {
+            return Err(DropReason::MALFORMED);
+        }
         let tag = head_mut(self)?.pop_vlan()?;
         removed(self.pull(VLAN_BYTES))?;
         Ok(tag)
@@ -293,15 +301,15 @@ impl Reshape for Skb {
     }
 
     fn pop_vxlan(&mut self) -> Result<u32, DropReason> {
-        pop_tunnel(self, |head| head.pop_vxlan())
+        pop_tunnel(self, |_| 0, |head| head.pop_vxlan())
     }
 
     fn pop_vxlan_at(&mut self, port: u16) -> Result<u32, DropReason> {
-        pop_tunnel(self, |head| head.pop_vxlan_at(port))
+        pop_tunnel(self, |_| 0, |head| head.pop_vxlan_at(port))
     }
 
     fn pop_geneve(&mut self) -> Result<u32, DropReason> {
-        pop_tunnel(self, |head| head.pop_geneve())
+        pop_tunnel(self, |first| 4 * usize::from(first & 0x3f), |head| head.pop_geneve())
     }
 
     fn reply_icmp_error(&mut self, from: IpAddr, error: IcmpError) -> Result<(), DropReason> {
@@ -339,9 +347,14 @@ impl Reshape for Skb {
     }
 }
 
-/// Takes the frame that `pop` finds out of a packet.
+/// Takes the frame that `pop` finds out of a packet, behind a tunnel header that begins with a byte
+/// from which `options_bytes` returns the length of its options.
+///
+/// A checksum in the frame whose place the packet's sender chose must be at its place there, too:
+/// otherwise filling it in would change an address after a stage has read it.
 fn pop_tunnel(
     skb: &mut Skb,
+    options_bytes: impl FnOnce(u8) -> usize,
     pop: impl FnOnce(HeadMut<'_>) -> Result<Inner, Malformed>,
 ) -> Result<u32, DropReason> {
     // Ask before `pop` marks the packet: where UDP's header ends, the frame cannot begin before.
@@ -349,10 +362,16 @@ fn pop_tunnel(
     let (tunnel_at, end) =
         (udp.payload_at(), udp.payload_at() + udp.payload().len() + udp.behind());
     let left = skb.offload();
-    let is_outside =
-        left.is_gso() && !(left.needs_checksum() && usize::from(left.csum_start) > tunnel_at);
-    if is_outside || skb.len() > end && !skb.is_linear() {
+    let is_inside = left.needs_checksum() && usize::from(left.csum_start) > tunnel_at;
+    if left.is_gso() && !is_inside || skb.len() > end && !skb.is_linear() {
         return Err(DropReason::UNSUPPORTED);
+    }
+    if is_inside {
+        let first = skb.data().get(tunnel_at).copied().unwrap_or_default();
+        let frame_at = tunnel_at + TUNNEL_BYTES + options_bytes(first);
+        if !headers::of(skb, |data| place::is_possible_without(frame_at, data, left)) {
+            return Err(DropReason::MALFORMED);
+        }
     }
     let Inner { spare, len, vni } = pop(head_mut(skb)?)?;
     removed(skb.pull(spare) && (skb.len() == len || skb.trim(len)))?;

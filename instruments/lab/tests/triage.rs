@@ -21,12 +21,12 @@ fn settings(fault: &str) -> Settings {
     settings.with("connections", 2).with("cpus", "one").with("probes", 0).with("port", "packet")
 }
 
-fn look(settings: &Settings, second: bool, caps: &[Cap]) -> Result<Triage> {
+fn look(settings: &Settings, windows: usize, second: bool, caps: &[Cap]) -> Result<Triage> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = linerate_sys::thread::allowed_cpus().unwrap();
     let place = Place { cpus, seed: 7, program: None, stop: Arc::default() };
     let window = Duration::from_millis(200);
-    let extra = Extra { windows: 1, window, second, caps: caps.to_vec() };
+    let extra = Extra { windows, window, second, caps: caps.to_vec() };
     let mut case = Case::new(settings);
     case.look(&extra, &place, |_| {})?;
     Ok(case.answer())
@@ -39,9 +39,13 @@ fn expect(fault: &str, second: bool, causes: &[Cause]) {
 
 /// Asserts the same as [`expect`], with windows run at these caps in addition to the case's own.
 fn expect_with(fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
-    let Some(triage) = unless(look(&settings(fault), second, caps), is_missing_here) else {
-        return;
-    };
+    expect_in(1, fault, second, caps, causes);
+}
+
+/// Asserts the same as [`expect_with`], with so many windows in addition to the case's own.
+fn expect_in(windows: usize, fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
+    let looked = look(&settings(fault), windows, second, caps);
+    let Some(triage) = unless(looked, is_missing_here) else { return };
     let mut found: Vec<Cause> = triage.verdict.causes.iter().map(|one| one.cause).collect();
     found.sort();
     found.dedup();
@@ -68,7 +72,8 @@ fn driver_that_says_it_sent_what_it_lost_is_the_driver() {
 #[test]
 fn driver_that_reorders_batches_is_told_from_the_device_by_another_device() {
     // A triage goes on without the other device, but cannot tell this fault.
-    if unless(look(&settings("none").with("port", "xdp"), false, &[]), is_missing_here).is_some() {
+    let xdp = settings("none").with("port", "xdp");
+    if unless(look(&xdp, 1, false, &[]), is_missing_here).is_some() {
         expect("packet:reorder=9", true, &[Cause::Driver]);
     }
 }
@@ -81,6 +86,35 @@ fn device_that_loses_packets_is_the_device() {
 #[test]
 fn programs_that_read_too_slowly_are_the_receiver() {
     expect("receiver:sleep=1700", false, &[Cause::Receiver]);
+}
+
+/// Draws the strengths anew in each run: the rules were not made for them. Each draw is printed
+/// before it is looked at, so that a failure can be repeated.
+#[test]
+fn faults_of_strengths_that_are_drawn_are_found() {
+    let seed = std::env::var("LINERATE_TRIAGE_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_nanos() as u64
+    });
+    println!("LINERATE_TRIAGE_SEED={seed}");
+    let mut random = seed | 1;
+    let mut draw = |from: u64, to: u64| {
+        // Xorshift: any spread of the strengths will do.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        from + random % (to - from)
+    };
+    for (fault, cause) in [
+        (format!("core:reorder={}", draw(8, 46)), Cause::Core),
+        (format!("packet:lose={}", draw(8, 46)), Cause::Driver),
+        (format!("device:lose={}", draw(8, 46)), Cause::Device),
+        (format!("receiver:sleep={}", draw(1200, 2500)), Cause::Receiver),
+    ] {
+        println!("{fault}");
+        expect_in(3, &fault, false, &[], &[cause]);
+    }
 }
 
 #[test]

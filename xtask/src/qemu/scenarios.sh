@@ -149,6 +149,15 @@ scenario_verbs() {
     running=" gen:$sender"
     part
     [ "$(number sink verify packets)" -ge 500 ] || fail 'too little came to the second peer'
+    # Queues take their completions on two CPUs at once.
+    [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
+    echo 1 >$second_cpu
+    /tests/linerate_port --nocapture --exact \
+        verbs::tests::devices::several_queues_of_devices_work_on_threads_of_their_own_while_peers_come_and_go \
+        >both.err 2>&1 || fail 'queues on two CPUs'
+    grep -q '^test result: ok. 1 passed' both.err || fail 'it did not run'
+    grep 'on 2 CPUs' both.err || fail 'it did not run on both'
+    echo 0 >$second_cpu
 }
 
 verbs_sink() {

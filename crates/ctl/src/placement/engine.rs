@@ -39,7 +39,7 @@ pub(super) const TRIES_MAX: usize = 40;
 /// did not count all the time.
 pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 
-/// A gauge for the workers of a running engine, and for interrupts.
+/// A gauge for the workers of a running engine, for interrupts, and for threads of the program.
 pub struct EngineGauge {
     pins: Vec<Box<dyn Pin + Send>>,
     /// The lane of each thing: the number of the worker that it is or serves, or of its queue if
@@ -104,13 +104,21 @@ impl EngineGauge {
             };
             let port = ports.iter().find(has_all);
             let worker = port.and_then(|port| self.control.worker_of(&port.name, pin.queue()));
-            self.lanes.push(worker.unwrap_or(pin.queue()));
-            self.before.push(None);
-            self.now.push(None);
-            self.pins.push(Box::new(pin.clone()));
+            self = self.beside(pin.clone(), worker.unwrap_or(pin.queue()));
         }
         self.window = WINDOW_OF_ALL;
         self.meter("ns of all CPUs", Box::new(busy_ns))
+    }
+
+    /// Also places a thread of the program, through its pin: one that works with worker `lane`, as a
+    /// thread that reads that worker's ring. It is restored as the workers are.
+    #[must_use]
+    pub fn beside(mut self, pin: impl Pin + Send + 'static, lane: usize) -> Self {
+        self.lanes.push(lane);
+        self.before.push(None);
+        self.now.push(None);
+        self.pins.push(Box::new(pin));
+        self
     }
 
     /// Compares by `meter`, in `unit`, instead of by the CPU time of this process.

@@ -13,6 +13,9 @@ use linerate_skb::Result;
 use super::flow::{self, Flow, Protocol};
 use crate::spec::Spec;
 
+/// EtherTypes of PPPoE: its discovery and its sessions.
+const PPPOE: [u16; 2] = [0x8863, 0x8864];
+
 /// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
@@ -175,12 +178,13 @@ impl Filter {
     }
 
     /// Returns true if the filter also selects packets without which a host cannot be reached: ARP,
-    /// or all packets of IP.
+    /// or all packets of IP, also those of a PPPoE session.
     pub fn cuts_off(&self) -> bool {
         match self {
             Filter::All | Filter::Not(_) => true,
             Filter::Only(Match::Ethertype(n)) => {
-                [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6].contains(n)
+                let needed = [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6];
+                needed.contains(n) || PPPOE.contains(n)
             }
             Filter::Only(_) | Filter::Nothing => false,
         }
@@ -280,6 +284,7 @@ mod tests {
             (",not=tcp:22", "not=tcp:22", false),
             (",not=tcp:22,all", "not=tcp:22", true),
             (",all,arp", "ethertype=0x0806", true),
+            (",all,ethertype=0x8864", "ethertype=0x8864", true),
             (",udp=7777", "udp=7777", false),
         ] {
             assert_eq!(of(words), Some((filter.to_owned(), is_permitted)), "{words}");

@@ -9,7 +9,7 @@ pub(crate) mod headers;
 mod link;
 pub(crate) mod offload;
 pub(crate) mod partial;
-mod place;
+pub(crate) mod place;
 mod queue;
 mod reserve;
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! end of a veth. If the place were in a header, filling the checksum in would change an address or
 //! a port after a stage has read it. So a packet is refused if its checksum is at a place where no
 //! checksum can be. The bytes behind UDP's header, which may be a tunnel, and behind GRE and other
-//! protocols are not parsed: any place in them is accepted. Headers that a stage may step over, and
-//! that are not stepped over here, are refused: the kernel completes such packets.
+//! protocols are not parsed: any place in them is accepted, and is checked again when the outer
+//! headers are removed. Headers that a stage may step over, and that are not stepped over here, are
+//! refused: the kernel completes such packets.
 
 use linerate_skb::Offload;
 
 use super::headers::{
-    self, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK,
+    self, HEADERS_MAX, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK,
 };
 use super::offload::{IPV4_TRANSPORT, IPV6_TRANSPORT};
 
@@ -23,8 +24,27 @@ const FURTHER_HEADERS: [u8; 10] = [0, 4, 41, 43, 44, 51, 60, 135, 139, 140];
 
 /// Returns true if a packet that begins with `data` can have its checksum where `left` says.
 #[inline]
-pub(super) fn is_possible(data: &[u8], left: Offload) -> bool {
+pub(crate) fn is_possible(data: &[u8], left: Offload) -> bool {
     is_usual(data, left) || is_behind_headers(data, left)
+}
+
+/// Returns the same of a packet without its first `bytes`.
+#[cold]
+pub(crate) fn is_possible_without(bytes: usize, data: &[u8], left: Offload) -> bool {
+    let start = usize::from(left.csum_start).checked_sub(bytes);
+    let (Some(start), Some(data)) = (start, data.get(bytes..)) else { return false };
+    is_possible(data, Offload { csum_start: start as u16, ..left })
+}
+
+/// Returns the same of a packet without the VLAN tag behind its addresses.
+#[cold]
+pub(crate) fn is_possible_untagged(data: &[u8], left: Offload) -> bool {
+    let mut headers = [0; HEADERS_MAX];
+    let len = data.len().min(HEADERS_MAX);
+    headers[..len].copy_from_slice(&data[..len]);
+    let Some(addresses) = headers.first_chunk::<12>().copied() else { return false };
+    headers[4..16].copy_from_slice(&addresses);
+    is_possible_without(4, &headers[..len], left)
 }
 
 /// Returns true for the checksum of TCP or UDP directly after Ethernet and an IP header without

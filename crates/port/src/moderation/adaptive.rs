@@ -15,11 +15,13 @@
 //! rate has risen, else at the end of that while.
 //!
 //! Many peers that wait are slowed down by less than half, so that a trial does not see it. A
-//! [`Probe`] at the end of each while does.
+//! [`Probe`] at the end of each while does. And a hold behind each burst gathers nothing: at the end
+//! of a trial, of a while and of a burst, a [`Gain`] tells whether packets take less work with holds.
 
 use std::time::{Duration, Instant};
 
 use super::arrivals::{Arrivals, Window};
+use super::gain::{Doing, Gain, SoFar};
 use super::gathering::Gathering;
 use super::moderated::Why;
 use super::slowdown::{Probe, Slowdown};
@@ -69,8 +71,10 @@ pub(super) struct Adaptive {
     accepted: Duration,
     /// True if a trial failed since the last successful one.
     failed: bool,
-    retry_at: Option<Instant>,
+    /// The time of the next trial, and why there is none before.
+    retry: Option<(Instant, Why)>,
     backoff: Duration,
+    gain: Gain,
     /// True if the last poll found no packet.
     empty: bool,
     /// The time of the last poll that found packets.
@@ -92,8 +96,9 @@ impl Default for Adaptive {
             slowdown: Slowdown::default(),
             accepted: Duration::ZERO,
             failed: false,
-            retry_at: None,
+            retry: None,
             backoff: BACKOFF_MIN,
+            gain: Gain::default(),
             empty: false,
             found_at: None,
             is_forgotten: false,
@@ -106,15 +111,16 @@ impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
     /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather
     /// for `late` longer than the hold. `spares` is true if holds are limited so that they do not
-    /// slow packets down.
+    /// slow packets down. `so_far` is the queue's work.
     pub fn round(
         &mut self,
         now: Instant,
-        (late, spares): (Duration, bool),
+        (late, spares, so_far): (Duration, bool, SoFar),
         arrivals: &mut Arrivals,
         target: impl Fn(f64) -> Duration,
         device: &Gathering,
     ) -> Option<Duration> {
+        self.gain.add(so_far, self.doing());
         let Some(window) = arrivals.so_far(now) else {
             arrivals.restart(now);
             return None;
@@ -138,7 +144,7 @@ impl Adaptive {
             return self.blocked().filter(|_| found);
         }
         if was_empty && window.passed > QUIET * self.hold {
-            return self.release(arrivals, now);
+            return self.end_burst(arrivals, now);
         }
         arrivals.close(now);
         match self.phase {
@@ -153,6 +159,9 @@ impl Adaptive {
                     || is_over && 2.0 * gathered < expected
                 {
                     return self.fail(now, arrivals, spares, device);
+                }
+                if is_over && !self.gain.is_there() {
+                    return self.pause(now, arrivals, Why::Bursts);
                 }
                 if is_over {
                     (self.failed, self.backoff, self.phase) = (false, BACKOFF_MIN, Phase::Held);
@@ -181,6 +190,9 @@ impl Adaptive {
                     return self.release(arrivals, now);
                 }
                 if self.slowdown.count_down(window.passed) {
+                    if !self.gain.is_there() {
+                        return self.pause(now, arrivals, Why::Bursts);
+                    }
                     return self.end_while(now, arrivals, spares, device).filter(|_| found);
                 }
                 if self.slowdown.raise(now) {
@@ -190,6 +202,15 @@ impl Adaptive {
                 let longest = target(rate).min(self.slowdown.limit());
                 self.held(found, rate, longest, spares, device)
             }
+        }
+    }
+
+    /// Returns what the queue has done since the last round.
+    fn doing(&self) -> Doing {
+        match self.phase {
+            Phase::Free => Doing::Free,
+            Phase::Trial { .. } | Phase::Held => Doing::Held,
+            Phase::Probe(_) => Doing::Probe,
         }
     }
 
@@ -221,7 +242,7 @@ impl Adaptive {
         if window.packets >= EVIDENCE && window.passed >= time {
             arrivals.forget_rate();
             arrivals.close(now);
-            let may = self.retry_at.is_none_or(|at| now >= at);
+            let may = self.retry.is_none_or(|(at, _)| now >= at);
             return if may { self.enter_limited(now, rate, longest, spares, device) } else { None };
         }
         // The packets are too rare for a rate: begin a new count.
@@ -281,6 +302,7 @@ impl Adaptive {
             self.slowdown.slows_not();
             self.accepted = self.cap;
         }
+        self.gain.forget_held();
         self.leave(arrivals, now)
     }
 
@@ -308,10 +330,8 @@ impl Adaptive {
     pub fn state(&self) -> (Option<Duration>, Why) {
         if self.phase != Phase::Free && !self.empty {
             (Some(self.hold), Why::Held)
-        } else if self.retry_at.is_some() {
-            (None, Why::Waited)
         } else {
-            (None, self.why)
+            (None, self.retry.map_or(self.why, |(_, why)| why))
         }
     }
 
@@ -349,7 +369,7 @@ impl Adaptive {
         spares: bool,
         device: &Gathering,
     ) -> Option<Duration> {
-        self.retry_at = None;
+        self.retry = None;
         self.why = match longest {
             _ if longest < HOLD_MIN && spares => Why::Short,
             _ if longest < HOLD_MIN || rate * nanos(longest + self.late) < ENTER => Why::Thin,
@@ -373,16 +393,29 @@ impl Adaptive {
         spares: bool,
         device: &Gathering,
     ) -> Option<Duration> {
-        self.failed = true;
         let half = self.enter(self.natural, self.hold / 2, spares, device);
         // Forget the rate, because it was measured with the longer hold.
         arrivals.forget_rate();
-        if half.is_none() {
-            self.release(arrivals, now);
-            self.retry_at = now.checked_add(self.backoff);
-            self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
+        self.failed = true;
+        if half.is_none() { self.pause(now, arrivals, Why::Waited) } else { half }
+    }
+
+    /// Stops holding because of `why`, and allows no trial for a time, which doubles.
+    fn pause(&mut self, now: Instant, arrivals: &mut Arrivals, why: Why) -> Option<Duration> {
+        self.release(arrivals, now);
+        self.gain.forget_held();
+        self.failed = true;
+        self.retry = now.checked_add(self.backoff).map(|at| (at, why));
+        self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
+        None
+    }
+
+    /// Stops holding after a quiet time, for longer if holds gain nothing.
+    fn end_burst(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
+        match self.gain.is_there() {
+            true => self.release(arrivals, now),
+            false => self.pause(now, arrivals, Why::Bursts),
         }
-        half
     }
 
     /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns
@@ -448,8 +481,13 @@ mod tests {
             arrivals.restart(now);
             arrivals.add(25);
             now += 250 * US;
-            let hold =
-                adaptive.round(now, (Duration::ZERO, true), &mut arrivals, |_| target, &device());
+            let hold = adaptive.round(
+                now,
+                (Duration::ZERO, true, SoFar::default()),
+                &mut arrivals,
+                |_| target,
+                &device(),
+            );
             assert_eq!(hold, goes_on.then_some(250 * US));
             assert_eq!(adaptive.phase != Phase::Free, goes_on);
         }

@@ -22,6 +22,7 @@ mod arrivals;
 mod cost;
 mod device;
 mod dim;
+mod gain;
 mod gathering;
 pub mod knob;
 mod mode;

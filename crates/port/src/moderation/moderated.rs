@@ -16,6 +16,8 @@ pub enum Why {
     Thin,
     /// A trial gathered no packets, because a peer waits for each answer.
     Waited,
+    /// Packets come in bursts, behind which a hold gathers nothing.
+    Bursts,
     /// Only holds that are too short to gain anything do not slow packets down.
     Limited,
     /// The goal allows only holds that are too short for a sleep.
@@ -163,6 +165,7 @@ impl fmt::Display for Moderated {
                 }
             }
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
+            (None, Why::Bursts, _) => f.write_str("not held: holds after bursts saved no work")?,
             (None, Why::Limited, _) => f.write_str("not held: short holds slowed packets down")?,
             (None, Why::Short, _) => {
                 let us = HOLD_MIN.as_micros();

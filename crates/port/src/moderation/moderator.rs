@@ -6,6 +6,7 @@ use super::adaptive::{Adaptive, ENTER, HOLD_MIN};
 use super::arrivals::Arrivals;
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
+use super::gain::SoFar;
 use super::gathering::{Gathering, RING_LEN};
 use super::mode::{Goal, Moderation};
 use super::moderated::{Holds, Moderated, Why};
@@ -108,6 +109,8 @@ pub struct Moderator {
     /// was no hold.
     held: Option<Duration>,
     packets: u64,
+    /// Number of decisions after polls that found packets.
+    polls: u64,
     irqs: u64,
     /// Packets and irqs at the last update of the cost.
     packets_learned: u64,
@@ -141,6 +144,7 @@ impl Moderator {
             late: Duration::ZERO,
             held: None,
             packets: 0,
+            polls: 0,
             irqs: 0,
             packets_learned: 0,
             irqs_learned: 0,
@@ -297,6 +301,7 @@ impl Moderator {
             return if self.mode == Moderation::Busy { Rest::Look } else { look };
         }
         self.packets += u64::from(turn.packets);
+        self.polls += u64::from(turn.packets > 0);
         self.hold_ended(now);
         self.held = None;
         match self.mode {
@@ -328,8 +333,10 @@ impl Moderator {
                 let (cost, late) = (self.cost, self.late);
                 let target = |rate: f64| target(goal, rate, cost, late);
                 let spares = matches!(goal, Goal::Latency { .. });
+                let Moderator { packets, irqs, polls, .. } = *self;
+                let so_far = SoFar { packets, irqs, polls };
                 let (arrivals, device) = (&mut self.arrivals, &self.device);
-                return self.adaptive.round(now, (late, spares), arrivals, target, device);
+                return self.adaptive.round(now, (late, spares, so_far), arrivals, target, device);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {

@@ -136,8 +136,9 @@ impl Queue {
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
     /// or if a [waker](Queue::waker) was used.
     ///
-    /// Without a time, false says that the source has ended and everything was received, if nobody
-    /// has a waker: `while queue.wait(None)? { … }` ends with it.
+    /// Without a timeout and without a waker, false means that the source has ended and every packet
+    /// was received: `while queue.wait(None)? { … }` ends then. A signal does not end the wait: use a
+    /// waker in its handler.
     ///
     /// # Errors
     /// Those of a device that has failed for good, each time, and those of poll(2). A device that

@@ -5,7 +5,7 @@ use linerate_sys::vnet::GSO_UDP_L4;
 use linerate_wire::{Mac, ip, udp};
 
 use super::*;
-use crate::host::testing::{PARTIAL, SUPERFRAME, bytes, ipv4, unfinished};
+use crate::host::testing::{GENEVE, PARTIAL, SUPERFRAME, VXLAN, bytes, ipv4, over_udp, unfinished};
 use crate::{Views, ViewsMut, segment};
 
 const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
@@ -459,4 +459,50 @@ fn a_refused_resize_leaves_the_packet_as_it_was() {
     let (before, left) = (bytes(&skb), skb.offload());
     assert!(skb.set_udp_payload_len(200).is_err());
     assert!(bytes(&skb) == before && skb.offload() == left);
+}
+
+/// Returns a packet whose sender left a checksum at `place`, 2 bytes long, as a device accepts it.
+fn left_at(pool: &Pool, frame: &[u8], start: usize, field: u16) -> Skb {
+    let (flags, csum_start) = (Offload::NEEDS_CHECKSUM, start as u16);
+    let left = Offload { flags, csum_start, csum_offset: field, ..Offload::NONE };
+    assert!(place::is_possible(frame, left), "{start} is accepted behind the outer headers");
+    let mut skb = pool.local().alloc_copy(frame).unwrap();
+    skb.set_offload(left);
+    skb
+}
+
+#[test]
+fn checksum_at_an_address_of_the_frame_in_a_tunnel_is_refused_when_it_is_taken_out() {
+    let (pool, inner) = (pool(), ipv4(17, 100));
+    for (port, header, pop) in [
+        (4789, &VXLAN[..], Reshape::pop_vxlan as fn(&mut Skb) -> Result<u32, DropReason>),
+        (6081, &GENEVE[..], Reshape::pop_geneve),
+    ] {
+        let outer = over_udp(false, port, header, &inner);
+        let frame_at = outer.len() - inner.len();
+        // At the inner addresses and at the inner port.
+        for (start, field) in [(30, 0), (26, 2), (34, 2)] {
+            let mut skb = left_at(&pool, &outer, frame_at + start, field);
+            assert_eq!(pop(&mut skb), Err(DropReason::MALFORMED), "{start}");
+            assert_eq!(skb.data(), outer, "as it was");
+        }
+        let mut skb = left_at(&pool, &outer, frame_at + 34, UDP_CHECK);
+        assert!(pop(&mut skb).is_ok() && skb.offload().csum_start == 34);
+        skb.complete_checksum().unwrap();
+        assert_eq!(skb.data()[..40], inner[..40]);
+    }
+}
+
+#[test]
+fn checksum_at_an_address_behind_three_tags_is_refused_when_one_is_removed() {
+    let pool = pool();
+    let mut frame = ipv4(17, 100);
+    for _ in 0..3 {
+        frame.splice(12..12, [0x81, 0, 0, 5]);
+    }
+    let mut skb = left_at(&pool, &frame, 12 + 3 * 4 + 2 + 16, 0);
+    assert_eq!(skb.pop_vlan(), Err(DropReason::MALFORMED));
+    assert_eq!(skb.data(), frame);
+    let mut skb = left_at(&pool, &frame, 12 + 3 * 4 + 2 + 20, UDP_CHECK);
+    assert!(skb.pop_vlan().is_ok() && skb.complete_checksum().is_ok());
 }

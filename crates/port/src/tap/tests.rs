@@ -215,6 +215,9 @@ fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
         assert!(e.fix.contains("ip tuntap add s0 mode tap multi_queue"), "{e}");
         ip("tuntap add m0 mode tap multi_queue");
         let port = Port::open("tap:m0,queues=2").unwrap();
+        // Its driver does not report them, but the kernel lists them.
+        let interface = linerate_sys::netif::Interface::open("m0").unwrap();
+        assert_eq!(interface.rx_queues().unwrap(), 2);
         assert!(port.obtained().to_string().starts_with("m0 TAP attached"));
         drop(port);
         assert!(ip("-o link show m0").contains("m0"));

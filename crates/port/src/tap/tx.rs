@@ -49,7 +49,7 @@ impl Tx {
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Moved {
-        let mut moved = Moved::default();
+        let (mut moved, mut downs) = (Moved::default(), 0);
         self.retry = Retry::default();
         while !batch.is_empty() {
             if !link.is_up() {
@@ -72,6 +72,11 @@ impl Tx {
                 // new state.
                 Errno::IO => {
                     link.refused();
+                    downs += 1;
+                    // The interface was down for a moment, and is up again: try again, once.
+                    if link.is_up() && downs == 1 {
+                        continue;
+                    }
                     DropReason::DEVICE_DOWN
                 }
                 Errno::BADFD | Errno::NODEV => {

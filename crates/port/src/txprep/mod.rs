@@ -104,6 +104,14 @@ impl TxPrep {
         }
     }
 
+    /// Returns the preparation for a queue of other caps, with the packets that wait in this one,
+    /// and its border.
+    pub fn for_caps(self, caps: &Caps) -> TxPrep {
+        let (TxPrep { stage, border, .. }, new) = (self, TxPrep::new(caps));
+        let passes = new.passes && stage.is_none() && border.is_none();
+        TxPrep { stage, border, passes, ..new }
+    }
+
     /// Makes the preparation copy packets of other pools into frames of `pool`.
     pub fn keep_to(&mut self, pool: &Pool) {
         let border = Border { pool: pool.clone(), scratch: Vec::new(), copied_bytes: 0 };

@@ -411,6 +411,22 @@ fn waiting_segments_are_dropped_as_stopped_with_their_queue() {
 }
 
 #[test]
+fn waiting_segments_leave_through_a_layer_that_is_put_around_their_queue() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    let mut queue = DriverQueue::new(Box::new(Device::new(3)));
+    let mut batch = batch_of(&mut mem, &[Kind::Super(10)]);
+    assert_eq!((queue.xmit(&mut mem, &mut batch), queue.waiting()), (3, 7));
+    let mut queue = queue.wrap(|_| Ok(Box::new(Device::new(64)))).unwrap();
+    assert_eq!(queue.waiting(), 7);
+    assert_eq!(queue.xmit(&mut mem, &mut batch), 7);
+    assert_eq!((queue.waiting(), queue.stats().counts().tx_packets), (0, 10));
+    drop((queue, batch, mem));
+    assert_eq!(pool.ledger().dropped(DropReason::STOPPED), 0);
+    assert_settled(&pool);
+}
+
+#[test]
 fn copy_of_a_packet_of_another_pool_has_all_of_its_fields() {
     let [pool, other] = [(); 2].map(|()| Pool::builder().frames(64).build().unwrap());
     let (mut near, mut far) = crate::ring::pair("told", 8, &pool).unwrap();

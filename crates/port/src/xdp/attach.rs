@@ -66,6 +66,10 @@ impl Attached {
     }
 }
 
+/// The reason why the program of a bond does not run in a driver.
+const MEMBERS_ONLY: &str = "the program of a bond would run on its members, and the bond's socket \
+                            would receive none of their packets";
+
 /// Loads the filter's program, and attaches it, in the driver if possible.
 pub(super) fn attach(
     config: &Config,
@@ -74,6 +78,10 @@ pub(super) fn attach(
     queues: &[u32],
     refused: &mut Vec<String>,
 ) -> Result<(Attached, Mode)> {
+    let is_bond = LinkInfo::of(interface).is_ok_and(|info| info.kind == "bond");
+    if is_bond && matches!(config.mode, Wanted::Native | Wanted::ZeroCopy) {
+        return Err(on_a_bond(config));
+    }
     let reservation =
         config.filter.flow().map(|flow| Reservation::of(flow, interface)).transpose()?;
     let entries = queues.last().map_or(1, |last| last + 1);
@@ -89,6 +97,10 @@ pub(super) fn attach(
     let (mode, link) = match config.mode {
         Wanted::Generic => (Mode::Generic, attach(Mode::Generic)),
         Wanted::Native | Wanted::ZeroCopy => (Mode::Native, attach(Mode::Native)),
+        Wanted::Auto if is_bond => {
+            refused.push(format!("native: {MEMBERS_ONLY}"));
+            (Mode::Generic, attach(Mode::Generic))
+        }
         Wanted::Auto => match attach(Mode::Native) {
             Err(e) if !is_taken(&e) => {
                 let (why, fix) = native_refused(interface, e);
@@ -121,6 +133,17 @@ pub(super) fn attach(
         }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }
+}
+
+/// Returns the error of a mode in which the program of a bond would run on its members.
+///
+/// Source: net/xdp/xsk.c, `xsk_rcv_check`: a socket takes the packets of its own device only.
+fn on_a_bond(config: &Config) -> Error {
+    let fix = format!(
+        "use a port for each member, as in xdp:MEMBER: ip link show master {}",
+        config.interface
+    );
+    Error::new(Code::Unsupported, cannot(config), MEMBERS_ONLY).fix(fix)
 }
 
 fn is_taken(e: &Errno) -> bool {

@@ -4,7 +4,7 @@
 
 use rustix::io::Errno;
 
-use super::{Interface, ioctl, refused};
+use super::{Interface, NetFolder, ioctl, refused};
 use crate::error::{Code, Error, Result};
 
 /// The merging of received packets into superframes, by the kernel or by the device.
@@ -156,7 +156,8 @@ impl Interface {
         Ok(value.data)
     }
 
-    /// Returns the number of the interface's receive queues; 1 if its driver does not report it.
+    /// Returns the number of the interface's receive queues; 1 if it is not known. A driver that
+    /// does not report its channels, as that of TAP devices, has those that the kernel lists.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -164,7 +165,12 @@ impl Interface {
     /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
     pub fn rx_queues(&self) -> Result<u32> {
         let of = |channels: EthtoolChannels| channels.now.rx.saturating_add(channels.now.combined);
-        Ok(self.channels()?.map_or(1, of).max(1))
+        let is_rx = |name: &String| name.starts_with("rx-");
+        let listed = || {
+            let names = NetFolder::open(self).map(|folder| folder.names("queues"));
+            names.map_or(0, |names| names.iter().filter(|name| is_rx(name)).count() as u32)
+        };
+        Ok(self.channels()?.map_or_else(listed, of).max(1))
     }
 
     /// Returns the interface's transmit queues; `None` if its driver does not report them.

@@ -69,11 +69,13 @@ pub enum UseKind {
     /// It receives for this MAC address of another interface, such as a macvlan in another network
     /// namespace.
     Station([u8; 6]),
+    /// It carries a session of PPPoE, whose interface is not linked to it.
+    Session,
 }
 
 impl HostUse {
     /// Returns the first use that the host makes of `interface`, addresses before routes before
-    /// memberships before stations; `None` if the host does not use it. A link-local address does
+    /// memberships before stations before sessions of PPPoE; `None` if the host does not use it. A link-local address does
     /// not count, because every interface has one, nor does membership in a VRF, which passes no
     /// packet on by itself.
     ///
@@ -81,7 +83,7 @@ impl HostUse {
     /// `E-SYSTEM` if the kernel does not answer.
     ///
     /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the
-    /// interface's MAC addresses, of which it holds one at a time in whole. For setup.
+    /// interface's MAC addresses, of which it holds one at a time in whole; and a file. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let own = interface.hardware().ok().map(|hardware| hardware.mac);
@@ -95,13 +97,14 @@ impl HostUse {
                 Found::Route(to, prefix) => UseKind::Route(to, prefix),
                 Found::Member(master) => UseKind::Member(name(master)?),
                 Found::Station(mac) => UseKind::Station(mac),
+                Found::Session => UseKind::Session,
             };
             Some(HostUse { interface: name(found.index)?, kind })
         }))
     }
 
     /// Returns true if an interface of this host, not only `interface`, has the address `wanted`.
-    /// Link-local addresses do not count, as in [`HostUse::of`].
+    /// Link-local addresses count, too.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
@@ -129,6 +132,7 @@ impl fmt::Display for HostUse {
             UseKind::Member(master) => {
                 write!(f, "{name} is a member of {master}, which forwards its packets")
             }
+            UseKind::Session => write!(f, "{name} carries a PPPoE session of this host"),
             UseKind::Station(mac) => {
                 let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
                 write!(
@@ -154,6 +158,7 @@ enum Found {
     Route(IpAddr, u8),
     Member(u32),
     Station([u8; 6]),
+    Session,
 }
 
 /// Returns the first use of the interface `index`, whose MAC address is `own`.
@@ -164,7 +169,10 @@ fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
         let mut request = [0; ADDRESS_BYTES];
         request[0] = family;
         dump(RTM_GETADDR, &request, |message| {
-            let found = address(message).filter(|(at, _)| first.is_none() && stack.contains(at));
+            let is_use = |(at, address): &(u32, IpAddr)| {
+                first.is_none() && stack.contains(at) && !is_link_local(*address)
+            };
+            let found = address(message).filter(is_use);
             let used = |(index, address)| Used { index, kind: Found::Address(address) };
             first = first.or(found.map(used));
         })?;
@@ -193,7 +201,26 @@ fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
     // Last, because a bridge may add its addresses to a member. What stands higher adds its own
     // down to here.
     let station = stations::first(index, own)?;
-    Ok(station.map(|mac| Used { index, kind: Found::Station(mac) }))
+    let station = station.map(|mac| Used { index, kind: Found::Station(mac) });
+    Ok(station.or_else(|| session_of(&stack)))
+}
+
+/// Returns the first interface of `stack` that carries a session of PPPoE. The kernel lists them in
+/// a file, because the interface of a session, such as ppp0, is not linked to the one below.
+fn session_of(stack: &[u32]) -> Option<Used> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/pppoe").ok()?;
+    let is_listed = |index: &u32| {
+        Interface::by_index(*index).is_ok_and(|one| has_session(&text, &one.name().to_string()))
+    };
+    let index = stack.iter().copied().find(is_listed)?;
+    Some(Used { index, kind: Found::Session })
+}
+
+/// Returns true if the kernel's list of PPPoE sessions has one over the interface `name`.
+///
+/// Source: drivers/net/ppp/pppoe.c, `pppoe_seq_show`: session, address of the peer, interface.
+fn has_session(text: &str, name: &str) -> bool {
+    text.lines().skip(1).any(|line| line.split_whitespace().nth(2) == Some(name))
 }
 
 /// A link, with the link below it and the bridge or bond above it.
@@ -277,8 +304,15 @@ fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     stack
 }
 
-/// Returns the index of the interface and the address in a message, unless the address is
-/// link-local.
+/// Returns true for an address that every interface has, or may have, without being set up.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// Returns the index of the interface and the address in a message.
 fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     let family = *message.first()?;
     let index = u32_at(message, 4)?;
@@ -286,12 +320,9 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     // On a point-to-point link the first address is the peer's.
     let of = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let bytes = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
-    let address: IpAddr = if i32::from(family) == libc::AF_INET {
-        let v4 = Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?);
-        (!v4.is_link_local()).then_some(v4)?.into()
-    } else {
-        let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
-        (!v6.is_unicast_link_local()).then_some(v6)?.into()
+    let address = match i32::from(family) {
+        libc::AF_INET => <[u8; 4]>::try_from(bytes).ok()?.into(),
+        _ => <[u8; 16]>::try_from(bytes).ok()?.into(),
     };
     Some((index, address))
 }

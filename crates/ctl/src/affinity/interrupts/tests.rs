@@ -47,6 +47,26 @@ fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
         }
         println!("{} on CPU {cpu}: {then:?} to {:?}", guard.moved(), came(&irqs));
     }
+    // Each queue alone: its irqs move, and those of the others stay.
+    for pin in guard.queues().to_vec() {
+        let own: Vec<u32> = pin.found().iter().filter_map(irq_of).collect();
+        let others = |guard: &InterruptGuard| -> Vec<String> {
+            let lists = irqs.iter().zip(lists(guard)).filter(|(irq, _)| !own.contains(irq));
+            lists.map(|(_, list)| list).collect()
+        };
+        let (stay, mut one) = (others(&guard), pin);
+        let _ = one.pin(&[*last]).unwrap();
+        assert_eq!(others(&guard), stay, "{}", one.name());
+        let (then, until) = (came(&own), Instant::now() + Duration::from_secs(20));
+        // The device sends by one of its queues, which gets the interrupts.
+        while came(&own)[*last] < then[*last] + 10 && one.queue() == 0 {
+            assert!(Instant::now() < until, "{}: {then:?} to {:?}", one.name(), came(&own));
+            let _ = socket.send_to(b"x", (address, 9));
+            let _ = poll_readable(&[], Some(STEP));
+        }
+        one.put_back(&[]).unwrap();
+        println!("{} alone on CPU {last}: {then:?} to {:?}", one.name(), came(&own));
+    }
     let e = guard.pin(&[60_000]).unwrap_err();
     assert!(e.code == Code::Cpu && !e.fix.is_empty(), "{e}");
     drop(guard);
@@ -55,6 +75,14 @@ fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
         .map(|irq| fs::read_to_string(list_of(Path::new("/proc"), *irq)).unwrap())
         .collect();
     assert_eq!(now, before);
+}
+
+/// Returns the number of an irq.
+fn irq_of(was: &Was) -> Option<u32> {
+    match was {
+        Was::Irq(irq, _) => Some(*irq),
+        _ => None,
+    }
 }
 
 /// Creates folders like the kernel's: a device with two queues, two irqs for each and one for

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use linerate_skb::Skb;
+use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu};
+use linerate_testing::unless;
 
 use super::super::nic::Nic;
 use super::*;
@@ -59,6 +61,12 @@ fn ask<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, is_over: &AtomicBool) -> 
     (back, calls)
 }
 
+/// Binds this thread to the `i`th CPU of this process, or to the first again behind the last.
+fn bind(i: usize) {
+    let cpus = allowed_cpus().unwrap();
+    let _ = unless(pin_to_cpu(cpus[i % cpus.len()]), is_filtered);
+}
+
 /// A thread that asks; its end is counted also if it panics.
 struct Asking<'a>(&'a AtomicUsize);
 
@@ -93,7 +101,8 @@ fn answer<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, asking: &AtomicUsize) 
 }
 
 /// Exchanges packets on all queues of two ports, each end of each queue on a thread, while other
-/// ports of the same kind meet the second one and leave it. `open` opens a port.
+/// ports of the same kind meet the second one and leave it. `open` opens a port. The threads take
+/// turns on the CPUs of this process, so that completions are taken on all of them at once.
 pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQueue<N>>) {
     let pool = Pool::builder().frames(16384).build().unwrap();
     let at = address();
@@ -104,15 +113,21 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
     let (is_over, asking) = (AtomicBool::new(false), AtomicUsize::new(QUEUES));
     let (asked, calls) = std::thread::scope(|scope| {
         let (pool, is_over, asking) = (&pool, &is_over, &asking);
-        let answers: Vec<_> =
-            far.iter_mut().map(|queue| scope.spawn(move || answer(queue, pool, asking))).collect();
-        let ask = |queue| {
+        let answer = |(i, queue): (usize, _)| {
+            scope.spawn(move || {
+                bind(i + 1);
+                answer(queue, pool, asking)
+            })
+        };
+        let answers: Vec<_> = far.iter_mut().enumerate().map(answer).collect();
+        let ask = |(i, queue): (usize, _)| {
             scope.spawn(move || {
                 let _asking = Asking(asking);
+                bind(i);
                 ask(queue, pool, is_over)
             })
         };
-        let asks: Vec<_> = near.iter_mut().map(ask).collect();
+        let asks: Vec<_> = near.iter_mut().enumerate().map(ask).collect();
         for _ in 0..VISITS {
             let mut visitor = open(&format!("connect={at}{options}"), pool);
             meet_all(&mut [&mut visitor]);
@@ -131,7 +146,10 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
     let left: u64 = far.iter_mut().map(|queue| queue.counters().driver.resets).sum();
     assert!((VISITS - 1..=VISITS).contains(&left), "the last visitor may be leaving still");
     let contended: u64 = near.iter().chain(&far).map(VerbsQueue::contended).sum();
-    eprintln!("{asked:?} packets, {calls} calls, {contended} found the lock of the peers taken");
+    let cpus = allowed_cpus().unwrap().len();
+    eprintln!(
+        "{asked:?} packets, {calls} calls on {cpus} CPUs, {contended} found the lock of the peers taken"
+    );
     // A control thread that loses its CPU under the lock may keep it for a while, in an emulated
     // guest for most of a visit.
     assert!(contended * 2 <= calls, "{contended} of {calls} calls");

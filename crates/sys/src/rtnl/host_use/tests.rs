@@ -38,7 +38,21 @@ fn an_address_of_any_interface_is_the_hosts() {
         let has = |text: &str| HostUse::has_address(&interface, text.parse().unwrap()).unwrap();
         assert!(has("192.0.2.1") && has("fd00::1"));
         assert!(!has("192.0.2.2") && !has("fd00::2"));
+        // Link-local addresses are the host's, too, though every interface may have one.
+        ip("addr add 169.254.1.1/16 dev v1");
+        ip("addr add fe80::5/64 dev v1 nodad");
+        assert!(has("169.254.1.1") && has("fe80::5"));
+        assert!(!has("169.254.1.2") && !has("fe80::6"));
     });
+}
+
+#[test]
+fn an_interface_below_a_session_of_pppoe_is_found_in_the_kernels_list() {
+    let list = "Id       Address              Device\n01000000 02:00:00:00:00:01     eth1\n";
+    assert!(super::has_session(list, "eth1"));
+    for name in ["eth0", "eth11", "Device", ""] {
+        assert!(!super::has_session(list, name), "{name}");
+    }
 }
 
 #[test]

@@ -98,6 +98,23 @@ fn steps_and_captured_tcp_take_no_more_cpu_than_fixed_within_the_goal() {
     }
 }
 
+/// Sends as a program that sleeps for a millisecond and then sends what is due. A hold behind its
+/// packets would find nothing, and end with a wake-up of its own.
+#[test]
+fn bursts_that_a_hold_does_not_join_take_hardly_more_wake_ups_than_without_holds() {
+    for (size, gap) in [(12, us(1000)), (12, us(700)), (40, us(500))] {
+        let bursts = (1..2000).map(|i| gap * i);
+        let at = bursts.flat_map(|at| (0..size).map(move |i| at + us(1) * i / 2)).collect();
+        let script = Script { at, alone: Vec::new() };
+        let [napi, adaptive] = ["napi", "adaptive"].map(|mode| {
+            let seen = script.serve(mode, Cost::default());
+            println!("{size} packets each {gap:?}: {} irqs, {}", seen.irqs, seen.line);
+            seen.irqs
+        });
+        assert!(5 * adaptive <= 6 * napi, "{size}, {gap:?}: {adaptive} irqs, napi {napi}");
+    }
+}
+
 #[test]
 fn hold_follows_a_tenfold_rate_up_and_down_within_32_rounds() {
     // At ten times the rate a cheap wake-up allows a shorter hold, and a goal of CPU requires a
