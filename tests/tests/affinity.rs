@@ -84,7 +84,8 @@ fn traced(thread: i32, cpus: &[usize]) -> Result<Vec<Counter>, String> {
         time.observe_pid(thread).one_cpu(*cpu).include_kernel().enabled(true).build()
     };
     cpus.iter().map(counter).collect::<std::io::Result<_>>().map_err(|e| {
-        let is_reason = matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound);
+        let reasons = [ErrorKind::PermissionDenied, ErrorKind::NotFound, ErrorKind::Unsupported];
+        let is_reason = reasons.contains(&e.kind());
         assert!(is_reason, "this is no reason to skip: {e}");
         format!("a thread cannot be traced: {e}")
     })
@@ -95,6 +96,13 @@ fn ran_on(counters: Vec<Counter>, all: &[usize]) -> Vec<usize> {
     let has_run = |mut counter: Counter| counter.read().unwrap() > 0;
     let ran = counters.into_iter().map(has_run).zip(all);
     ran.filter_map(|(has_run, cpu)| has_run.then_some(*cpu)).collect()
+}
+
+/// Returns the packets that the kernel has dropped on an interface, of either direction.
+fn dropped(interface: &str) -> u64 {
+    let folder = folder(interface);
+    let count = |file: &str| folder.read(file).unwrap().parse::<u64>().unwrap();
+    count("statistics/rx_dropped") + count("statistics/tx_dropped")
 }
 
 /// Returns the sysfs value that tells if NAPI of an interface has threads.
@@ -173,7 +181,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     println!("{}, notes {:?}", irq.moved(), irq.notes());
     let napi = irq.threads();
     assert_eq!(napi.len(), 1, "{napi:?}");
-    drop(or_skip!(traced(poller_id, &all)));
+    drop(or_skip!(traced(poller_id, &all).and(traced(napi[0], &all))));
     let was = linerate_sys::thread::allowed_cpus_of(napi[0]).unwrap();
     let sending = netns.run(|| send("affin1"));
     // All in one place; each alone in the other; together there.
@@ -226,6 +234,9 @@ fn ten_thousand_moves_of_interrupt_worker_and_application_lose_and_reorder_nothi
     let control = running.control();
     let [mut poller, mut app] = [0, 1].map(|worker| WorkerPin::new(&control, worker));
     let sending = netns.run(|| send("affin9"));
+    let losses =
+        || ["affin8", "affin9"].map(|name| netns.run(|| dropped(name))).iter().sum::<u64>();
+    let lost_before = losses();
     for i in 0..MOVES {
         let cpu = [all[i / 3 % all.len()]];
         let _ = match i % 3 {
@@ -233,10 +244,13 @@ fn ten_thousand_moves_of_interrupt_worker_and_application_lose_and_reorder_nothi
             1 => poller.pin(&cpu).unwrap(),
             _ => app.pin(&cpu).unwrap(),
         };
+        // Packets arrive between two moves.
+        thread::sleep(Duration::from_micros(200));
     }
     let sent = sending.stop(SOON);
     let sent_packets = sent.ports[1].counts.tx_packets;
     thread::sleep(Duration::from_millis(100));
+    let lost = losses() - lost_before;
     drop(irq);
     let received = running.stop(SOON);
     sent.check().unwrap();
@@ -245,9 +259,9 @@ fn ten_thousand_moves_of_interrupt_worker_and_application_lose_and_reorder_nothi
     let faults = (verified.duplicated, verified.reordered, verified.corrupted);
     assert_eq!(faults, (0, 0, 0), "{verified:?}");
     // The kernel counts the packets for which it had no room; no other packet is missing.
-    let missed = received.ports[0].counts.rx_missed;
+    let missed = received.ports[0].counts.rx_missed + lost;
     assert_eq!(verified.packets + missed, sent_packets, "{received}\n{sent}");
-    assert!(verified.packets > PACKETS && 20 * missed <= sent_packets, "{received}");
+    assert!(verified.packets > 2 * MOVES as u64 && 20 * missed <= sent_packets, "{received}");
 }
 
 #[test]

@@ -11,16 +11,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use linerate_skb::{DropReason, Offload, Skb, Vlan};
 use linerate_sys::vnet::F_NEEDS_CSUM;
 use linerate_wire::{
-    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, IcmpError, Inner, Malformed, Protocol, Tunnel,
-    VLAN_BYTES, VlanTag, checksum,
+    EtherType, Head, HeadMut, IPV4_BYTES, IPV6_BYTES, IcmpError, Inner, Malformed, Protocol,
+    Tunnel, VLAN_BYTES, VlanTag, checksum,
 };
 
 use crate::host::headers::{self, UDP_CHECK};
 use crate::host::offload::{self, TAG_AT};
 use crate::host::place;
-use crate::host::tunnel::TUNNEL_BYTES;
 use crate::segment::Cutter;
 use crate::view::{Views, ViewsMut, head_mut, private};
+
+/// The UDP port of VXLAN.
+const VXLAN_PORT: u16 = 4789;
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
 const LONGEST_BYTES: usize = 14 + u16::MAX as usize;
@@ -258,6 +260,7 @@ impl Reshape for Skb {
         }
         let left = self.offload();
         if left.needs_checksum()
+            && !self.eth()?.tags().is_empty()
             && !headers::of(self, |data| place::is_possible_untagged(data, left))
         {
             return Err(DropReason::MALFORMED);
@@ -301,15 +304,15 @@ impl Reshape for Skb {
     }
 
     fn pop_vxlan(&mut self) -> Result<u32, DropReason> {
-        pop_tunnel(self, |_| 0, |head| head.pop_vxlan())
+        self.pop_vxlan_at(VXLAN_PORT)
     }
 
     fn pop_vxlan_at(&mut self, port: u16) -> Result<u32, DropReason> {
-        pop_tunnel(self, |_| 0, |head| head.pop_vxlan_at(port))
+        pop_tunnel(self, |head| head.vxlan_frame_at(port), |head| head.pop_vxlan_at(port))
     }
 
     fn pop_geneve(&mut self) -> Result<u32, DropReason> {
-        pop_tunnel(self, |first| 4 * usize::from(first & 0x3f), |head| head.pop_geneve())
+        pop_tunnel(self, |head| head.geneve_frame_at(), |head| head.pop_geneve())
     }
 
     fn reply_icmp_error(&mut self, from: IpAddr, error: IcmpError) -> Result<(), DropReason> {
@@ -347,14 +350,13 @@ impl Reshape for Skb {
     }
 }
 
-/// Takes the frame that `pop` finds out of a packet, behind a tunnel header that begins with a byte
-/// from which `options_bytes` returns the length of its options.
+/// Takes the frame out of a packet by `pop`; `frame_at` returns the frame's offset.
 ///
 /// A checksum in the frame whose place the packet's sender chose must be at its place there, too:
 /// otherwise filling it in would change an address after a stage has read it.
 fn pop_tunnel(
     skb: &mut Skb,
-    options_bytes: impl FnOnce(u8) -> usize,
+    frame_at: impl FnOnce(Head<'_>) -> Result<usize, Malformed>,
     pop: impl FnOnce(HeadMut<'_>) -> Result<Inner, Malformed>,
 ) -> Result<u32, DropReason> {
     // Ask before `pop` marks the packet: where UDP's header ends, the frame cannot begin before.
@@ -367,8 +369,7 @@ fn pop_tunnel(
         return Err(DropReason::UNSUPPORTED);
     }
     if is_inside {
-        let first = skb.data().get(tunnel_at).copied().unwrap_or_default();
-        let frame_at = tunnel_at + TUNNEL_BYTES + options_bytes(first);
+        let frame_at = frame_at(head_mut(skb)?.as_head())?;
         if !headers::of(skb, |data| place::is_possible_without(frame_at, data, left)) {
             return Err(DropReason::MALFORMED);
         }

@@ -48,6 +48,24 @@ impl Head<'_> {
     pub fn vxlan_vni(self, port: u16) -> Result<u32, Malformed> {
         Ok(Outer::read(self, port, vxlan_bytes)?.vni)
     }
+
+    /// Returns the offset of the frame in a VXLAN packet to UDP port `port`, which is
+    /// [`Inner::spare`] of [`HeadMut::pop_vxlan_at`].
+    ///
+    /// Errors: as [`Head::vxlan_vni`].
+    /// Cost:   constant.
+    pub fn vxlan_frame_at(self, port: u16) -> Result<usize, Malformed> {
+        Ok(Outer::read(self, port, vxlan_bytes)?.frame_at())
+    }
+
+    /// Returns the offset of the frame in a Geneve packet, which is [`Inner::spare`] of
+    /// [`HeadMut::pop_geneve`].
+    ///
+    /// Errors: as [`HeadMut::pop_geneve`] for the tunnel's header. The frame is not checked.
+    /// Cost:   constant.
+    pub fn geneve_frame_at(self) -> Result<usize, Malformed> {
+        Ok(Outer::read(self, GENEVE_PORT, geneve_bytes)?.frame_at())
+    }
 }
 
 impl HeadMut<'_> {
@@ -109,15 +127,7 @@ impl HeadMut<'_> {
     /// Errors: [`Malformed::NotTunnel`] also for another payload than Ethernet, for a control
     ///         message, and for options that must be understood.
     pub fn pop_geneve(self) -> Result<Inner, Malformed> {
-        self.pop_tunnel(GENEVE_PORT, |header| {
-            let [first, flags, protocol @ .., _, _, _, _] = *header;
-            let is_ethernet = u16::from_be_bytes(protocol) == GENEVE_ETHERNET;
-            let is_refused = flags & (GENEVE_CONTROL | GENEVE_CRITICAL) != 0;
-            match first >> 6 {
-                0 if is_ethernet && !is_refused => Ok(TUNNEL_BYTES + 4 * usize::from(first & 0x3f)),
-                _ => Err(Malformed::NotTunnel),
-            }
-        })
+        self.pop_tunnel(GENEVE_PORT, geneve_bytes)
     }
 
     /// Takes the frame out of a UDP packet to `port`, behind a tunnel header whose length
@@ -127,10 +137,11 @@ impl HeadMut<'_> {
         port: u16,
         header_bytes: impl FnOnce(&[u8; TUNNEL_BYTES]) -> Result<usize, Malformed>,
     ) -> Result<Inner, Malformed> {
-        let Outer { udp, header_len, vni } = Outer::read(self.as_head(), port, header_bytes)?;
+        let outer = Outer::read(self.as_head(), port, header_bytes)?;
+        let spare = outer.frame_at();
+        let Outer { udp, header_len, vni } = outer;
         let here = udp.payload().get(header_len..).ok_or(Malformed::Short)?.len();
         let (ecn, behind) = (udp.ip().ecn(), udp.behind());
-        let spare = udp.payload_at() + header_len;
         let frame = eth::split(&mut self.bytes[spare..spare + here])?;
         match carry_mark(ecn, frame.ether_type, frame.payload, behind) {
             Err(Malformed::Congestion) => return Err(Malformed::Congestion),
@@ -167,6 +178,22 @@ impl Outer<'_> {
         let header_len = header_bytes(header)?;
         let [.., a, b, c, _] = *header;
         Ok(Outer { udp, header_len, vni: u32::from_be_bytes([0, a, b, c]) })
+    }
+
+    /// Returns the offset of the frame behind the headers.
+    fn frame_at(&self) -> usize {
+        self.udp.payload_at() + self.header_len
+    }
+}
+
+/// Returns the length of a Geneve header, with options, that can be taken off.
+fn geneve_bytes(header: &[u8; TUNNEL_BYTES]) -> Result<usize, Malformed> {
+    let [first, flags, protocol @ .., _, _, _, _] = *header;
+    let is_ethernet = u16::from_be_bytes(protocol) == GENEVE_ETHERNET;
+    let is_refused = flags & (GENEVE_CONTROL | GENEVE_CRITICAL) != 0;
+    match first >> 6 {
+        0 if is_ethernet && !is_refused => Ok(TUNNEL_BYTES + 4 * usize::from(first & 0x3f)),
+        _ => Err(Malformed::NotTunnel),
     }
 }
 

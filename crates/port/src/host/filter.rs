@@ -118,7 +118,8 @@ impl Filter {
     pub fn with_permission(spec: &Spec) -> Result<(Option<Filter>, bool)> {
         let mut found = Filter::all_of(spec)?;
         let is_permitted = found.first() == Some(&Filter::All);
-        if is_permitted && found.get(1).is_some_and(Filter::cuts_off) {
+        let needs_permission = |filter: &Filter| filter.cuts_off() || filter.takes_sessions();
+        if is_permitted && found.get(1).is_some_and(needs_permission) {
             found.remove(0);
         }
         Ok((Filter::one(spec, found)?, is_permitted))
@@ -178,16 +179,21 @@ impl Filter {
     }
 
     /// Returns true if the filter also selects packets without which a host cannot be reached: ARP,
-    /// or all packets of IP, also those of a PPPoE session.
+    /// or all packets of IP.
     pub fn cuts_off(&self) -> bool {
         match self {
             Filter::All | Filter::Not(_) => true,
             Filter::Only(Match::Ethertype(n)) => {
-                let needed = [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6];
-                needed.contains(n) || PPPOE.contains(n)
+                [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6].contains(n)
             }
             Filter::Only(_) | Filter::Nothing => false,
         }
+    }
+
+    /// Returns true if the filter selects the packets of PPPoE, without which a host cannot be
+    /// reached that has a session of it.
+    pub fn takes_sessions(&self) -> bool {
+        matches!(self, Filter::Only(Match::Ethertype(n)) if PPPOE.contains(n))
     }
 
     /// Returns the text of the filter if it selects some packets and not others; otherwise an empty

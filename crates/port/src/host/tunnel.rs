@@ -17,7 +17,7 @@ const UDP_BYTES: usize = 8;
 const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 const GENEVE_PORT: u16 = 6081;
 /// Bytes of VXLAN's header, and of Geneve's without options.
-pub(crate) const TUNNEL_BYTES: usize = 8;
+const TUNNEL_BYTES: usize = 8;
 /// Flags in VXLAN's first byte: there is a network identifier, and a group policy.
 const VXLAN_NETWORK: u8 = 0x08;
 const VXLAN_POLICY: u8 = 0x80;

@@ -17,6 +17,7 @@
 //! Many peers that wait are slowed down by less than half, so that a trial does not see it. A
 //! [`Probe`] at the end of each while does. And a hold behind each burst gathers nothing: at the end
 //! of a trial, of a while and of a burst, a [`Gain`] tells whether packets take less work with holds.
+//! A goal of CPU time is held all the same.
 
 use std::time::{Duration, Instant};
 
@@ -144,7 +145,11 @@ impl Adaptive {
             return self.blocked().filter(|_| found);
         }
         if was_empty && window.passed > QUIET * self.hold {
-            return self.end_burst(arrivals, now);
+            let gains = !spares || self.gain.is_there();
+            return match gains {
+                true => self.release(arrivals, now),
+                false => self.pause(now, arrivals, Why::Bursts),
+            };
         }
         arrivals.close(now);
         match self.phase {
@@ -153,20 +158,7 @@ impl Adaptive {
                 // early.
                 let (came, passed) = (came.saturating_add(window.packets), passed + window.passed);
                 self.phase = Phase::Trial { came, passed };
-                let (expected, gathered) = (self.natural * nanos(passed), f64::from(came));
-                let is_over = passed >= TRIAL * self.hold;
-                if passed >= HOPELESS * self.hold && 4.0 * gathered < expected
-                    || is_over && 2.0 * gathered < expected
-                {
-                    return self.fail(now, arrivals, spares, device);
-                }
-                if is_over && !self.gain.is_there() {
-                    return self.pause(now, arrivals, Why::Bursts);
-                }
-                if is_over {
-                    (self.failed, self.backoff, self.phase) = (false, BACKOFF_MIN, Phase::Held);
-                }
-                found.then_some(self.hold)
+                self.tried(now, found, arrivals, spares, device)
             }
             Phase::Probe(mut probe) => {
                 let rate = arrivals.rate();
@@ -190,7 +182,7 @@ impl Adaptive {
                     return self.release(arrivals, now);
                 }
                 if self.slowdown.count_down(window.passed) {
-                    if !self.gain.is_there() {
+                    if spares && !self.gain.is_there() {
                         return self.pause(now, arrivals, Why::Bursts);
                     }
                     return self.end_while(now, arrivals, spares, device).filter(|_| found);
@@ -251,6 +243,32 @@ impl Adaptive {
             arrivals.restart(now);
         }
         None
+    }
+
+    /// Goes on with a trial, or ends it; returns the next hold if the last one `found` packets.
+    fn tried(
+        &mut self,
+        now: Instant,
+        found: bool,
+        arrivals: &mut Arrivals,
+        spares: bool,
+        device: &Gathering,
+    ) -> Option<Duration> {
+        let Phase::Trial { came, passed } = self.phase else { return None };
+        let (expected, gathered) = (self.natural * nanos(passed), f64::from(came));
+        let is_over = passed >= TRIAL * self.hold;
+        if passed >= HOPELESS * self.hold && 4.0 * gathered < expected
+            || is_over && 2.0 * gathered < expected
+        {
+            return self.fail(now, arrivals, spares, device);
+        }
+        if is_over && spares && !self.gain.is_there() {
+            return self.pause(now, arrivals, Why::Bursts);
+        }
+        if is_over {
+            (self.failed, self.backoff, self.phase) = (false, BACKOFF_MIN, Phase::Held);
+        }
+        found.then_some(self.hold)
     }
 
     /// Returns the next hold of packets that are held, after one that gathered packets or none.
@@ -410,14 +428,6 @@ impl Adaptive {
         None
     }
 
-    /// Stops holding after a quiet time, for longer if holds gain nothing.
-    fn end_burst(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
-        match self.gain.is_there() {
-            true => self.release(arrivals, now),
-            false => self.pause(now, arrivals, Why::Bursts),
-        }
-    }
-
     /// Stops holding, so that the caller waits for the descriptor, and restarts the counts; returns
     /// no hold. A probe goes on when packets are held again.
     fn release(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
@@ -430,6 +440,7 @@ impl Adaptive {
     /// Stops holding as [`Adaptive::release`] does; a probe is over.
     fn leave(&mut self, arrivals: &mut Arrivals, now: Instant) -> Option<Duration> {
         (self.phase, self.cap, self.why) = (Phase::Free, Duration::MAX, Why::Thin);
+        self.gain.begin_free();
         arrivals.restart(now);
         None
     }

@@ -42,6 +42,8 @@ pub(super) struct SoFar {
     pub packets: u64,
     pub irqs: u64,
     pub polls: u64,
+    /// True if another queue's wake-up ended the last hold.
+    pub is_cut: bool,
 }
 
 /// The state of a queue.
@@ -65,19 +67,32 @@ pub(super) struct Gain {
 }
 
 impl Gain {
-    /// Adds the work since the last call, in which the queue was `doing` this.
+    /// Adds the work since the last call, in which the queue was `doing` this. Work that does not
+    /// show its own cost is left out: packets that were found without a wake-up of the queue while
+    /// it was not held, because the thread was awake for another reason, and those of a hold that
+    /// another queue's wake-up ended.
     pub fn add(&mut self, so_far: SoFar, doing: Doing) {
         let Some(last) = self.last.replace(so_far) else { return };
+        if so_far.is_cut {
+            return;
+        }
         let by = SoFar {
             packets: so_far.packets.saturating_sub(last.packets),
             irqs: so_far.irqs.saturating_sub(last.irqs),
             polls: so_far.polls.saturating_sub(last.polls),
+            is_cut: false,
         };
         match doing {
-            Doing::Free => self.free.add(by),
+            Doing::Free if by.irqs > 0 => self.free.add(by),
             Doing::Held => self.held.add(by),
-            Doing::Probe => {}
+            Doing::Free | Doing::Probe => {}
         }
+    }
+
+    /// Lets the next work without holds count most, because traffic may have changed meanwhile.
+    pub fn begin_free(&mut self) {
+        let Work { packets, irqs, polls } = &mut self.free;
+        [packets, irqs, polls].into_iter().for_each(|sum| *sum /= 4.0);
     }
 
     /// Forgets the work with holds so far, after a decision by it.
@@ -122,6 +137,8 @@ mod tests {
         // A thread that hardly sleeps takes four packets with each poll, and 90 in a hold.
         assert!(gain([400, 1, 100], [90, 1, 1]));
         assert!(gain([400, 1, 100], [500, 3, 80]) && !gain([400, 1, 100], [500, 4, 80]));
+        // A thread that never sleeps does not show what packets cost without holds.
+        assert!(gain([400, 0, 100], [90, 9, 9]));
         // Holds for which the CPU waits busily bring no wake-up.
         assert!(gain([10, 0, 10], [10, 0, 10]));
         assert!(gain([0; 3], [1, 9, 9]) && gain([9, 1, 1], [0; 3]), "nothing is known");

@@ -165,7 +165,9 @@ impl fmt::Display for Moderated {
                 }
             }
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
-            (None, Why::Bursts, _) => f.write_str("not held: holds after bursts saved no work")?,
+            (None, Why::Bursts, _) => {
+                f.write_str("not held: holds after bursts saved little work")?
+            }
             (None, Why::Limited, _) => f.write_str("not held: short holds slowed packets down")?,
             (None, Why::Short, _) => {
                 let us = HOLD_MIN.as_micros();

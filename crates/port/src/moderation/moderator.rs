@@ -112,6 +112,8 @@ pub struct Moderator {
     /// Number of decisions after polls that found packets.
     polls: u64,
     irqs: u64,
+    /// True if the last hold ended early, by another queue's wake-up.
+    is_cut: bool,
     /// Packets and irqs at the last update of the cost.
     packets_learned: u64,
     irqs_learned: u64,
@@ -146,6 +148,7 @@ impl Moderator {
             packets: 0,
             polls: 0,
             irqs: 0,
+            is_cut: false,
             packets_learned: 0,
             irqs_learned: 0,
             packets_per_irq: 0.0,
@@ -302,7 +305,7 @@ impl Moderator {
         }
         self.packets += u64::from(turn.packets);
         self.polls += u64::from(turn.packets > 0);
-        self.hold_ended(now);
+        self.is_cut = self.due.is_some() && !self.hold_ended(now);
         self.held = None;
         match self.mode {
             Moderation::Interrupt => Rest::Device,
@@ -333,8 +336,8 @@ impl Moderator {
                 let (cost, late) = (self.cost, self.late);
                 let target = |rate: f64| target(goal, rate, cost, late);
                 let spares = matches!(goal, Goal::Latency { .. });
-                let Moderator { packets, irqs, polls, .. } = *self;
-                let so_far = SoFar { packets, irqs, polls };
+                let Moderator { packets, irqs, polls, is_cut, .. } = *self;
+                let so_far = SoFar { packets, irqs, polls, is_cut };
                 let (arrivals, device) = (&mut self.arrivals, &self.device);
                 return self.adaptive.round(now, (late, spares, so_far), arrivals, target, device);
             }
@@ -441,9 +444,11 @@ impl Moderator {
     }
 }
 
-/// Returns the longest hold with which packets are delayed by at most `p99_usecs`.
+/// Returns the longest hold with which packets are delayed by at most `p99_usecs`, if the alarm may
+/// ring late and timers are not; no shorter than the shortest hold, if that is within the limit.
 fn longest(p99_usecs: u32) -> Duration {
-    Duration::from_micros(p99_usecs.into()) * LATEST / (LATEST + 1)
+    let limit = Duration::from_micros(p99_usecs.into());
+    (limit * LATEST / (LATEST + 1)).max(limit.min(HOLD_MIN))
 }
 
 /// Returns the part of a timer's lateness that holding adds to the delay of packets at a rate of
@@ -462,8 +467,10 @@ fn added(late: Duration, rate: f64, cost: Cost) -> Duration {
 fn target(goal: Goal, rate: f64, cost: Cost, late: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
-            let longest = longest(p99_usecs);
-            let longest = longest - added(late, rate, cost).min(longest / LATE_PART);
+            let limit = Duration::from_micros(p99_usecs.into());
+            // The usual lateness contains that of the alarm.
+            let by_timers = limit - added(late, rate, cost).min(limit / LATE_PART);
+            let longest = longest(p99_usecs).min(by_timers.max(limit.min(HOLD_MIN)));
             // Number of packets a wake-up at which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);

@@ -486,6 +486,10 @@ fn checksum_at_an_address_of_the_frame_in_a_tunnel_is_refused_when_it_is_taken_o
             assert_eq!(pop(&mut skb), Err(DropReason::MALFORMED), "{start}");
             assert_eq!(skb.data(), outer, "as it was");
         }
+        // Another tunnel is none that has a checksum at a wrong place.
+        let mut skb = left_at(&pool, &outer, frame_at + 34, UDP_CHECK);
+        let other = if port == 4789 { Reshape::pop_geneve } else { Reshape::pop_vxlan };
+        assert_eq!(other(&mut skb), Err(DropReason::UNWANTED));
         let mut skb = left_at(&pool, &outer, frame_at + 34, UDP_CHECK);
         assert!(pop(&mut skb).is_ok() && skb.offload().csum_start == 34);
         skb.complete_checksum().unwrap();
@@ -503,6 +507,11 @@ fn checksum_at_an_address_behind_three_tags_is_refused_when_one_is_removed() {
     let mut skb = left_at(&pool, &frame, 12 + 3 * 4 + 2 + 16, 0);
     assert_eq!(skb.pop_vlan(), Err(DropReason::MALFORMED));
     assert_eq!(skb.data(), frame);
+    // The total length of a packet without tags reads as the type of IPv4 where a tag would be.
+    let long = Pool::builder().frames(16).frame_size(4096).build().unwrap();
+    let mut skb = left_at(&long, &ipv4(17, 2020), 34, UDP_CHECK);
+    assert_eq!(skb.data()[16..18], [0x08, 0x00]);
+    assert_eq!(skb.pop_vlan(), Err(DropReason::UNWANTED));
     let mut skb = left_at(&pool, &frame, 12 + 3 * 4 + 2 + 20, UDP_CHECK);
     assert!(skb.pop_vlan().is_ok() && skb.complete_checksum().is_ok());
 }

@@ -140,7 +140,7 @@ impl TxPrep {
         }
         if let Some(border) = &mut self.border {
             border.copy_others(mem, batch);
-            if self.does_all {
+            if self.does_all && !self.is_busy() {
                 return ops.xmit(mem, batch);
             }
         }

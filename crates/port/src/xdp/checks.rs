@@ -52,10 +52,13 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
         );
         return Err(Error::new(Code::Busy, cannot(config), why).fix(fix));
     }
-    if config.is_permitted || !config.filter.cuts_off() {
-        return Ok(());
-    }
-    let Some(used) = HostUse::of(interface)? else { return Ok(()) };
+    let used = match &config.filter {
+        _ if config.is_permitted => None,
+        filter if filter.cuts_off() => HostUse::of(interface)?,
+        filter if filter.takes_sessions() => HostUse::session(interface)?,
+        _ => None,
+    };
+    let Some(used) = used else { return Ok(()) };
     let (name, text, filter) = (&config.interface, config.text(), &config.filter);
     let [whose, which] = match used.kind {
         UseKind::Station(_) => ["others on this machine", "that others on this machine need"],

@@ -45,8 +45,9 @@ fn chosen(config: &Config, there: u32) -> Result<Vec<u32>> {
         Some(queue) => {
             let (name, has) = (&config.interface, linerate_sys::text::queues(there as usize));
             let why = format!("there is no queue {queue}: {name} has {has}");
-            let fix =
-                format!("queues= lists the numbers of queues; their count: ethtool -l {name}");
+            let fix = format!(
+                "queues= lists the numbers of queues; these are: ls /sys/class/net/{name}/queues"
+            );
             Err(Error::new(Code::PortSyntax, cannot(config), why).fix(fix))
         }
     }

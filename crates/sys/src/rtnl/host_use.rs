@@ -103,22 +103,42 @@ impl HostUse {
         }))
     }
 
-    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`.
-    /// Link-local addresses count, too.
+    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. An
+    /// IPv6 link-local address is that of one link: it counts on `interface` and on those that
+    /// receive through it.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
     ///
-    /// Cost: a dump of the namespace's addresses of one family, which it holds in whole. For setup.
+    /// Cost: a dump of the namespace's addresses of one family, which it holds in whole, and one of
+    /// its links for a link-local address. For setup.
     pub fn has_address(interface: &Interface, wanted: IpAddr) -> Result<bool> {
+        let fail = |e| refused(interface.name(), "rtnetlink", e);
+        let is_of_a_link = wanted.is_ipv6() && is_link_local(wanted);
+        let stack = is_of_a_link.then(|| stack_of(interface.index())).transpose().map_err(fail)?;
+        let is_near = |index: &u32| stack.as_ref().is_none_or(|stack| stack.all.contains(index));
         let mut request = [0; ADDRESS_BYTES];
         request[0] = FAMILIES[usize::from(wanted.is_ipv6())];
         let mut found = false;
         dump(RTM_GETADDR, &request, |message| {
-            found |= address(message).is_some_and(|(_, address)| address == wanted);
+            let is_it = |(index, address): &(u32, IpAddr)| *address == wanted && is_near(index);
+            found |= address(message).as_ref().is_some_and(is_it);
         })
-        .map_err(|e| refused(interface.name(), "rtnetlink", e))?;
+        .map_err(fail)?;
         Ok(found)
+    }
+
+    /// Returns the PPPoE session that `interface`, or one that receives through it, carries.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer.
+    ///
+    /// Cost: a dump of the namespace's links, and a file. For setup.
+    pub fn session(interface: &Interface) -> Result<Option<HostUse>> {
+        let fail = |e| refused(interface.name(), "rtnetlink", e);
+        let stack = stack_of(interface.index()).map_err(fail)?;
+        let below = session_of(&stack.all).and_then(|used| Interface::by_index(used.index).ok());
+        Ok(below.map(|one| HostUse { interface: one.name(), kind: UseKind::Session }))
     }
 }
 

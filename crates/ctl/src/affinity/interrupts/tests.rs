@@ -58,8 +58,8 @@ fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
         let _ = one.pin(&[*last]).unwrap();
         assert_eq!(others(&guard), stay, "{}", one.name());
         let (then, until) = (came(&own), Instant::now() + Duration::from_secs(20));
-        // The device sends by one of its queues, which gets the interrupts.
-        while came(&own)[*last] < then[*last] + 10 && one.queue() == 0 {
+        // Of several queues, others may get the interrupts.
+        while came(&own)[*last] < then[*last] + 10 && guard.queues().len() == 1 {
             assert!(Instant::now() < until, "{}: {then:?} to {:?}", one.name(), came(&own));
             let _ = socket.send_to(b"x", (address, 9));
             let _ = poll_readable(&[], Some(STEP));

@@ -1,9 +1,11 @@
 //! Ports with several queues, each on a thread of its own, while peers come and go.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use linerate_skb::Skb;
-use linerate_sys::thread::{allowed_cpus, is_filtered, pin_to_cpu};
+use linerate_sys::thread::{allowed_cpus, current_cpu, is_filtered, pin_to_cpu};
 use linerate_testing::unless;
 
 use super::super::nic::Nic;
@@ -61,10 +63,13 @@ fn ask<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, is_over: &AtomicBool) -> 
     (back, calls)
 }
 
-/// Binds this thread to the `i`th CPU of this process, or to the first again behind the last.
-fn bind(i: usize) {
+/// Binds this thread to the `i`th CPU of this process, or to the first again behind the last; notes
+/// the CPU on which it runs then.
+fn bind(i: usize, ran: &Mutex<BTreeSet<usize>>) {
     let cpus = allowed_cpus().unwrap();
-    let _ = unless(pin_to_cpu(cpus[i % cpus.len()]), is_filtered);
+    if unless(pin_to_cpu(cpus[i % cpus.len()]), is_filtered).is_some() {
+        ran.lock().unwrap().insert(current_cpu());
+    }
 }
 
 /// A thread that asks; its end is counted also if it panics.
@@ -101,8 +106,8 @@ fn answer<N: Nic>(queue: &mut VerbsQueue<N>, pool: &Pool, asking: &AtomicUsize) 
 }
 
 /// Exchanges packets on all queues of two ports, each end of each queue on a thread, while other
-/// ports of the same kind meet the second one and leave it. `open` opens a port. The threads take
-/// turns on the CPUs of this process, so that completions are taken on all of them at once.
+/// ports of the same kind meet the second one and leave it. `open` opens a port. The threads are
+/// spread over the CPUs of this process, so that completions are taken on all of them at once.
 pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQueue<N>>) {
     let pool = Pool::builder().frames(16384).build().unwrap();
     let at = address();
@@ -111,11 +116,12 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
     let mut near = open(&format!("connect={at}{options}"), &pool);
     meet_all(&mut [&mut near, &mut far]);
     let (is_over, asking) = (AtomicBool::new(false), AtomicUsize::new(QUEUES));
+    let ran = Mutex::new(BTreeSet::new());
     let (asked, calls) = std::thread::scope(|scope| {
-        let (pool, is_over, asking) = (&pool, &is_over, &asking);
+        let (pool, is_over, asking, ran) = (&pool, &is_over, &asking, &ran);
         let answer = |(i, queue): (usize, _)| {
             scope.spawn(move || {
-                bind(i + 1);
+                bind(i + 1, ran);
                 answer(queue, pool, asking)
             })
         };
@@ -123,7 +129,7 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
         let ask = |(i, queue): (usize, _)| {
             scope.spawn(move || {
                 let _asking = Asking(asking);
-                bind(i);
+                bind(i, ran);
                 ask(queue, pool, is_over)
             })
         };
@@ -146,7 +152,8 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
     let left: u64 = far.iter_mut().map(|queue| queue.counters().driver.resets).sum();
     assert!((VISITS - 1..=VISITS).contains(&left), "the last visitor may be leaving still");
     let contended: u64 = near.iter().chain(&far).map(VerbsQueue::contended).sum();
-    let cpus = allowed_cpus().unwrap().len();
+    let cpus = ran.lock().unwrap().len();
+    assert!(cpus == 0 || cpus == allowed_cpus().unwrap().len().min(2 * QUEUES), "{cpus}");
     eprintln!(
         "{asked:?} packets, {calls} calls on {cpus} CPUs, {contended} found the lock of the peers taken"
     );

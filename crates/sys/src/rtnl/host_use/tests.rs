@@ -38,9 +38,10 @@ fn an_address_of_any_interface_is_the_hosts() {
         let has = |text: &str| HostUse::has_address(&interface, text.parse().unwrap()).unwrap();
         assert!(has("192.0.2.1") && has("fd00::1"));
         assert!(!has("192.0.2.2") && !has("fd00::2"));
-        // Link-local addresses are the host's, too, though every interface may have one.
+        // Link-local addresses are the host's, too; those of IPv6 are of one link.
         ip("addr add 169.254.1.1/16 dev v1");
-        ip("addr add fe80::5/64 dev v1 nodad");
+        ip("addr add fe80::5/64 dev v0 nodad");
+        ip("addr add fe80::6/64 dev v1 nodad");
         assert!(has("169.254.1.1") && has("fe80::5"));
         assert!(!has("169.254.1.2") && !has("fe80::6"));
     });

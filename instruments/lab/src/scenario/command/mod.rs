@@ -220,6 +220,13 @@ impl Config {
             }
             (program, commit) => program.or(commit.as_ref().map(|_| "linerate".to_owned())),
         };
+        let is_script = |program: &String| SCRIPTS.iter().any(|(name, _)| name == program);
+        let runs_commit = commit.is_some() && program.as_ref().is_some_and(is_script);
+        if args.iter().any(|arg| arg.contains("{built}")) != runs_commit {
+            let line = settings.get("args").map_or(0, |setting| setting.line);
+            let why = "{built} is the program of a commit in the arguments of our script";
+            return Err(wrong(line, why).fix("give program, commit and {built}, or no {built}"));
+        }
         let program = program.ok_or_else(|| {
             wrong(0, "scenario \"command\" has no program").fix("program = \"…\" for each side")
         })?;

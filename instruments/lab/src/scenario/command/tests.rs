@@ -185,6 +185,14 @@ fn a_script_measures_the_program_of_a_commit_and_shows_how_it_is_built() {
     let program = Found { path: "bash".into(), built };
     let line = config.line(&config.args, &program, &Place::default(), Duration::ZERO);
     assert_eq!(line[2..], ["forward.sh", "/a/linerate", "xdp"]);
+    for odd in [
+        side.clone().with("args", words(&["linerate", "xdp"])),
+        Settings::new().with("program", "forward.sh").with("args", words(&["{built}"])),
+        Settings::new().with("commit", "abc1234").with("args", words(&["{built}"])),
+    ] {
+        let e = Program.check(&odd, &Place::default()).unwrap_err();
+        assert!(e.why.contains("{built} is the program of a commit"), "{e}");
+    }
     let other = side.with("program", "/no/where/prog");
     let e = Program.check(&other, &Place::default()).unwrap_err();
     assert!(e.why.contains("program selects another program"), "{e}");

@@ -116,6 +116,19 @@ fn bursts_that_a_hold_does_not_join_take_hardly_more_wake_ups_than_without_holds
 }
 
 #[test]
+fn bursts_after_an_even_stream_are_no_longer_held_within_some_seconds() {
+    let even = Script::default().stream(us(100), 5 * SECOND);
+    let start = even.end();
+    let bursts =
+        (1..=10_000).flat_map(|i| (0..12).map(move |j| start + us(1000) * i + us(1) * j / 2));
+    let script = Script { at: even.at.iter().copied().chain(bursts).collect(), alone: Vec::new() };
+    let seen = script.serve("adaptive", Cost::default());
+    let late = seen.holds.iter().filter(|(at, _)| *at > start + 7 * SECOND).count();
+    // There are three seconds of bursts then, of which each had a hold before.
+    assert!(late < 300, "{late} holds: {}", seen.line);
+}
+
+#[test]
 fn hold_follows_a_tenfold_rate_up_and_down_within_32_rounds() {
     // At ten times the rate a cheap wake-up allows a shorter hold, and a goal of CPU requires a
     // longer one.
