@@ -261,7 +261,7 @@ fn more_queues_than_a_device_has_are_refused_with_their_number_and_leave_it_free
         let e = hosts.middle.run(|| build(text, 2).map(drop).unwrap_err());
         assert_eq!(e.code, Code::PortSyntax, "{e}");
         assert_eq!(e.why, format!("there is no queue {queue}: w0 has 2 queues, numbers 0 to 1"));
-        assert!(e.fix.ends_with("ethtool -l w0"), "{e}");
+        assert!(e.fix.ends_with("ls /sys/class/net/w0/queues"), "{e}");
     }
     // More workers than queues are no error: there is one worker for each queue.
     let engine = hosts.middle.run(|| build("xdp:w0", 4).unwrap());

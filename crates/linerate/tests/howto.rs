@@ -10,7 +10,7 @@ fn batching_is_explained_to_users_and_to_authors_of_drivers() {
     let page = std::fs::read_to_string(path).unwrap();
     let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let wanted =
-        ["What it is", "The difference to the original", "For users", "For authors of drivers"];
+        ["What it is", "The difference to post 002", "For users", "For authors of drivers"];
     assert_eq!(sections, wanted);
     // The first two parts name the knob and the original's entry. The parts for users and for
     // authors show code, which tidy compares with its source file.

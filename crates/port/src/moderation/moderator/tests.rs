@@ -227,7 +227,7 @@ fn late_timers_shorten_the_hold_of_packets_that_would_find_the_thread_awake() {
     for (gap, least, most) in [
         (us(100), longest - us(8), longest),
         (us(20), longest - us(24), longest - us(5)),
-        (us(2), longest * 3 / 4 - us(1), longest - us(40)),
+        (us(2), longest * 3 / 4 - us(1), longest - us(30)),
     ] {
         let mut m = Moderator::new(Moderation::default(), true);
         m.set_ring_len(Some(4096));
