@@ -24,7 +24,7 @@ const HOLD_MAX: Duration = Duration::from_millis(10);
 const LEFT: u32 = 4;
 /// Part of a hold by which an alarm that was set beforehand may end it late: a sixteenth
 /// (docs/adr/0014). A limit of delay includes that time.
-const LATEST: u32 = 16;
+const LATEST: u64 = 16;
 /// Part of a hold that is at most left out because timers are late.
 const LATE_PART: u32 = 4;
 /// Smallest lateness of a timer that is used at its first occurrence.
@@ -447,8 +447,9 @@ impl Moderator {
 /// Returns the longest hold with which packets are delayed by at most `p99_usecs`, if the alarm may
 /// ring late and timers are not; no shorter than the shortest hold, if that is within the limit.
 fn longest(p99_usecs: u32) -> Duration {
-    let limit = Duration::from_micros(p99_usecs.into());
-    (limit * LATEST / (LATEST + 1)).max(limit.min(HOLD_MIN))
+    let limit_ns = 1000 * u64::from(p99_usecs);
+    let part_ns = limit_ns * LATEST / (LATEST + 1);
+    Duration::from_nanos(part_ns.max(limit_ns.min(HOLD_MIN.as_nanos() as u64)))
 }
 
 /// Returns the part of a timer's lateness that holding adds to the delay of packets at a rate of
