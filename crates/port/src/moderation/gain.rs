@@ -148,7 +148,8 @@ mod tests {
     fn earlier_work_weighs_less() {
         let (mut gain, mut so_far) = (Gain::default(), SoFar::default());
         gain.add(so_far, Doing::Free);
-        for (packets, steps) in [(64, 1), (600, 600)] {
+        // A backlog that few polls found, and then a packet a wake-up.
+        for (packets, steps) in [(6400, 10), (600, 600)] {
             for _ in 0..10 {
                 so_far.packets += packets / 10;
                 so_far.irqs += steps / 10;
