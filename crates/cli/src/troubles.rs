@@ -78,6 +78,7 @@ mod tests {
     fn packets_missed_are_told_with_their_causes_as_far_as_they_are_known() {
         let line = |rx_missed, ring_full, no_frame| {
             let mut report = PortReport { rx_missed, ..port("v0") };
+            report.driver_counts.longer_ring = Some("ring=4096");
             report.driver_counts.missed_ring_full = ring_full;
             report.driver_counts.missed_no_frame = no_frame;
             lines(&[report])
@@ -102,6 +103,7 @@ mod tests {
     #[test]
     fn packets_lost_while_the_thread_had_no_cpu_are_told_with_their_own_remedy() {
         let mut report = PortReport { rx_missed: 36, ..port("v0") };
+        report.driver_counts.longer_ring = Some("ring=4096");
         report.driver_counts.missed_ring_full = 6;
         report.driver_counts.missed_no_cpu = 30;
         let line = "missed   v0 36: 6 ring full, 30 no CPU in time   (lost before the port, not in the balance)\n         \

@@ -278,6 +278,7 @@ fn a_stopped_engine_tells_what_was_missed_and_who_kept_the_frames() {
     stopped.ports[0].counts.rx_missed = 521;
     stopped.ports[0].counts.rx_nombuf = 7;
     stopped.ports[0].driver_counts.missed_ring_full = 500;
+    stopped.ports[0].driver_counts.longer_ring = Some("ring=4096");
     let told = "missed 521 before port 'a', in no ledger: 500 ring full (a longer ring: ring=4096)\n\
                 port 'a' starved 7 times: the program holds 1 packets\nreceived";
     assert!(stopped.to_string().starts_with(told), "{stopped}");

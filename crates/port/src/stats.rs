@@ -113,6 +113,9 @@ macro_rules! driver_counts {
             pub doorbells: Option<u64>,
             /// Register accesses at their modelled price, for a port with the option `toll=`.
             pub registers: Option<Registers>,
+            /// Setting of a longer receive ring, as in `ring=4096`; `None` for a device whose ring
+            /// has no setting.
+            pub longer_ring: Option<&'static str>,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -132,6 +135,7 @@ macro_rules! driver_counts {
                 self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
                 self.doorbells = sum(self.doorbells, more.doorbells);
                 self.registers = sum(self.registers, more.registers);
+                self.longer_ring = self.longer_ring.or(more.longer_ring);
                 $(self.$name += more.$name;)*
             }
         }
@@ -166,14 +170,16 @@ impl DriverCounts {
     /// Returns the remedy for the most frequent cause of missed packets that has one, if there were
     /// some. There is none for [`missed_unread`](DriverCounts::missed_unread).
     #[must_use]
-    pub fn missed_fix(&self) -> Option<&'static str> {
+    pub fn missed_fix(&self) -> Option<String> {
         if self.missed_no_frame > self.missed_ring_full.max(self.missed_no_cpu) {
-            return Some("a larger pool, or packets given back sooner");
+            return Some("a larger pool, or packets given back sooner".into());
         }
+        let setting = self.longer_ring.map_or(String::new(), |setting| format!(": {setting}"));
         if self.missed_no_cpu > self.missed_ring_full {
-            return Some("a CPU that other programs do not use, or a longer ring: ring=4096");
+            let cpu = "a CPU that other programs do not use";
+            return Some(format!("{cpu}, or a longer ring{setting}"));
         }
-        (self.missed_ring_full > 0).then_some("a longer ring: ring=4096")
+        (self.missed_ring_full > 0).then(|| format!("a longer ring{setting}"))
     }
 }
 
@@ -372,11 +378,14 @@ mod tests {
                 missed_ring_full,
                 missed_no_cpu,
                 missed_no_frame,
+                longer_ring: Some("ring=4096"),
                 ..DriverCounts::default()
             };
             missed.missed_fix().unwrap_or_default()
         };
         assert!(fix(2, 1, 1).contains("ring=4096") && fix(1, 2, 1).contains("CPU"));
+        let unset = DriverCounts { missed_ring_full: 1, ..DriverCounts::default() };
+        assert_eq!(unset.missed_fix().as_deref(), Some("a longer ring"));
         assert!(fix(1, 1, 2).contains("larger pool") && fix(0, 0, 1).contains("larger pool"));
         assert_eq!(fix(0, 0, 0), "");
     }

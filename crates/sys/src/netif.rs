@@ -24,7 +24,7 @@ mod name;
 mod rss;
 
 pub use ethtool::{DeviceOffload, Merging, TxQueues};
-pub use folder::NetFolder;
+pub use folder::{NetFolder, NetNumber};
 pub use hold::{NapiHold, NapiHoldGuard};
 pub use name::{IfName, NAME_BYTES_MAX};
 pub use rss::{Rss, RssGuard};

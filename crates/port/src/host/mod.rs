@@ -6,6 +6,7 @@ pub(crate) mod crc32c;
 pub(crate) mod filter;
 pub(crate) mod flow;
 pub(crate) mod headers;
+mod late;
 mod link;
 pub(crate) mod offload;
 pub(crate) mod partial;
@@ -24,6 +25,7 @@ use linerate_skb::{Code, Error, Skb, Trust};
 use linerate_sys::wait::poll_readable;
 
 pub use bell::Bell;
+pub(crate) use late::{Late, Losses};
 pub(crate) use link::{LINK_HEADER_BYTES, Link, both_names, check_ethernet, longest_frame};
 pub(crate) use queue::{Host, HostDevice, HostQueue};
 pub(crate) use reserve::Reservation;

@@ -46,7 +46,7 @@ use crate::caps::{Caps, Copies, Gathers, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
-use crate::host::{Host, HostDevice, Link, Reservation};
+use crate::host::{Host, HostDevice, Link, Losses, Reservation};
 use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::{Counters, DriverCounts};
@@ -157,6 +157,7 @@ struct Device {
     gathers: Gathers,
     /// Number of packets that the kernel has counted as lost.
     rx_missed: u64,
+    losses: Losses,
     idle: Idle,
     /// Dropped after the socket, because the host must not answer while the port may still receive.
     _reservation: Option<Arc<Reservation>>,
@@ -226,7 +227,13 @@ impl HostDevice for Device {
         // Add the count to ours, because each reading resets the kernel's count.
         self.rx_missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
         let (rx_missed, rx_nombuf) = (self.rx_missed + self.rx.lost(), self.rx.rx_nombuf);
-        let driver = DriverCounts { doorbells: Some(self.tx.doorbells), ..DriverCounts::default() };
+        let received = self.rx.received.packets as u64;
+        self.losses.read(received, self.rx_missed, rx_nombuf, self.rx.ring_packets());
+        let driver = self.losses.counts(DriverCounts {
+            doorbells: Some(self.tx.doorbells),
+            longer_ring: Some("ring=32MiB"),
+            ..DriverCounts::default()
+        });
         Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 

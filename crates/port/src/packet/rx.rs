@@ -16,6 +16,12 @@ use rustix::io::Errno;
 use crate::host::offload::{self, TAG_AT};
 use crate::host::{Retry, partial};
 
+/// Bytes of a ring before each frame: TPACKET3_HDRLEN, the offload header, and their alignment.
+const FRAME_HEADER_BYTES: u64 = 96;
+/// Bytes that the kernel charges for a packet in a socket beside its own: its sk_buff and the end
+/// of its memory, which is the least that a driver's buffer has.
+const BUFFER_BYTES: u64 = 768;
+
 /// The place where received frames wait.
 pub(super) enum Source {
     /// In the mapped ring of the socket: the kernel hands over full blocks, others after a time.
@@ -27,6 +33,10 @@ pub(super) enum Source {
 /// The source of received frames, and the state of receiving.
 pub(super) struct Rx {
     source: Source,
+    /// Bytes of the ring, or of the socket's receive buffer.
+    bytes: usize,
+    /// Packets received so far.
+    pub received: Moved,
     /// Lengths of the longest packets.
     limits: Limits,
     /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second
@@ -64,9 +74,12 @@ enum RxOutcome {
 }
 
 impl Rx {
-    pub fn new(source: Source, limits: Limits) -> Rx {
+    /// Creates the state of a queue whose ring or receive buffer has `bytes`.
+    pub fn new(source: Source, bytes: usize, limits: Limits) -> Rx {
         Rx {
             source,
+            bytes,
+            received: Moved::default(),
             limits,
             scratch: Vec::with_capacity(limits.longest),
             starved: Retry::default(),
@@ -127,6 +140,7 @@ impl Rx {
         let is_paused = !is_fed || self.is_broken;
         self.starved = if is_paused { Retry::later() } else { Retry::default() };
         self.rx_nombuf += u64::from(!is_fed);
+        self.received += visit.moved;
         visit.moved
     }
 
@@ -142,6 +156,18 @@ impl Rx {
                         || poll_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
                 }
             }
+    }
+
+    /// Returns the number of packets of the mean length so far that fill the ring or the receive
+    /// buffer: an estimate.
+    pub fn ring_packets(&self) -> u32 {
+        let beside = match &self.source {
+            Source::Ring(_) => FRAME_HEADER_BYTES,
+            Source::Socket(_) => BUFFER_BYTES,
+        };
+        let mean = self.received.bytes.checked_div(self.received.packets as u64).unwrap_or(0);
+        let packets = self.bytes as u64 / mean.saturating_add(beside);
+        u32::try_from(packets).unwrap_or(u32::MAX)
     }
 
     /// Returns the number of frames that were lost between the kernel and the port: those with an

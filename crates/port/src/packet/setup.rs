@@ -19,7 +19,7 @@ use crate::doctor::kernel;
 use crate::driver::Opened;
 use crate::host::filter::Filter;
 use crate::host::{
-    Bell, HostQueue, Link, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
+    Bell, HostQueue, Link, Losses, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
 };
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
@@ -98,9 +98,12 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
-        let (rx, tx) = (Rx::new(source, limits), Tx::new(vnet, config.bypass));
+        let bytes = receive_bytes(&socket, &source, config);
+        let (rx, tx) = (Rx::new(source, bytes, limits), Tx::new(vnet, config.bypass));
         let (idle, _reservation) = (Idle::default(), reservation.clone());
-        let device = Device { socket, rx, tx, has_uso, gathers, rx_missed: 0, idle, _reservation };
+        let (rx_missed, losses) = (0, Losses::default());
+        let device =
+            Device { socket, rx, tx, has_uso, gathers, rx_missed, losses, idle, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained })
@@ -242,10 +245,20 @@ fn prevention(kind: &str, name: &str, sender: Option<IfName>) -> String {
     }
 }
 
+/// Returns the bytes of the ring, or those of the socket's receive buffer.
+fn receive_bytes(socket: &PacketSocket, source: &Source, config: &Config) -> usize {
+    let asked = config.ring_bytes as usize;
+    match source {
+        Source::Ring(_) => asked,
+        Source::Socket(_) => {
+            rustix::net::sockopt::socket_recv_buffer_size(socket.as_fd()).unwrap_or(asked)
+        }
+    }
+}
+
 /// Returns a message if the receive buffer of a socket without a ring is smaller than requested.
 fn short_receive_buffer(socket: &PacketSocket, source: &Source, config: &Config) -> Option<String> {
-    let Source::Socket(_) = source else { return None };
-    let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket.as_fd()).ok()?;
+    let bytes = receive_bytes(socket, source, config);
     (bytes < config.ring_bytes as usize).then(|| {
         let (have, want) = (bytes >> 10, config.ring_bytes >> 10);
         format!("receive buffer {have} of {want} KiB: net.core.rmem_max, without CAP_NET_ADMIN")

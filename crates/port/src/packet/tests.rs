@@ -2,6 +2,7 @@
 
 mod flow;
 mod lost;
+mod missed;
 mod queues;
 mod refusals;
 mod unringed;

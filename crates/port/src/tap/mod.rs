@@ -17,6 +17,9 @@
 //! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here. Without the
 //! offload header there are none, and each packet is complete.
 //!
+//! What the host loses, because it finds a descriptor's queue full, the interface counts: the first
+//! queue has these as `rx_missed`.
+//!
 //! Nothing is set up on the interface but what creating it needs; it is down until somebody says
 //! `ip link set NAME up`, or the port text has the flag `up`. docs/ports/tap.md has the limits.
 //!
@@ -35,13 +38,14 @@ use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::{Interface, NetFolder, NetNumber};
 use linerate_sys::tun;
 use linerate_sys::wait::EventFlags;
 
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-use crate::host::{Bell, Host, HostDevice, Link};
+use crate::host::{Bell, Host, HostDevice, Link, Losses};
 use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::{Counters, DriverCounts};
@@ -101,6 +105,44 @@ struct Device {
     tap: tun::Tap,
     rx: Rx,
     tx: Tx,
+    /// Packets that the host lost before the port, of the first queue. `None` for the others, and
+    /// if the interface's counter could not be opened.
+    dropped: Option<Dropped>,
+}
+
+/// The packets that the host sent to the interface and lost, by the interface's own count: most
+/// found no room in a descriptor's queue.
+struct Dropped {
+    counter: NetNumber,
+    /// The counter's value when the port was opened.
+    before: u64,
+    /// Length of the queue of each descriptor in packets.
+    queue_packets: u32,
+    /// Number of the port's queues. The count is that of the interface, so with several it is not
+    /// known which thread was late.
+    queues: usize,
+    packets: u64,
+    losses: Losses,
+}
+
+impl Dropped {
+    /// Opens the counter of `interface`; `None` without a sysfs that shows it.
+    fn open(interface: &Interface, queues: usize) -> Option<Dropped> {
+        let folder = NetFolder::open(interface).ok()?;
+        let counter = folder.number("statistics/tx_dropped").ok()?;
+        let queue_packets = folder.read("tx_queue_len")?.parse().ok()?;
+        let (before, losses) = (counter.read()?, Losses::default());
+        Some(Dropped { counter, before, queue_packets, queues, packets: 0, losses })
+    }
+
+    /// Reads the counter, which keeps its last value after the interface is gone.
+    fn read(&mut self, rx: &Rx) {
+        if let Some(now) = self.counter.read() {
+            self.packets = now.saturating_sub(self.before);
+        }
+        let ring = if self.queues == 1 { self.queue_packets } else { u32::MAX };
+        self.losses.read(rx.packets, self.packets, rx.rx_nombuf, ring);
+    }
 }
 
 impl HostDevice for Device {
@@ -146,8 +188,17 @@ impl HostDevice for Device {
     }
 
     fn counters(&mut self) -> Counters {
-        let driver = DriverCounts { doorbells: Some(self.tx.doorbells), ..DriverCounts::default() };
-        Counters { rx_nombuf: self.rx.rx_nombuf, driver, ..Counters::default() }
+        let (rx_nombuf, mut rx_missed) = (self.rx.rx_nombuf, 0);
+        let mut driver = DriverCounts {
+            doorbells: Some(self.tx.doorbells),
+            longer_ring: Some("ip link set IFACE txqueuelen 4000"),
+            ..DriverCounts::default()
+        };
+        if let Some(dropped) = &mut self.dropped {
+            dropped.read(&self.rx);
+            (rx_missed, driver) = (dropped.packets, dropped.losses.counts(driver));
+        }
+        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

@@ -27,6 +27,8 @@ pub(super) struct Rx {
     pub starved: Retry,
     /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
+    /// Packets received so far.
+    pub packets: u64,
 }
 
 impl Rx {
@@ -39,6 +41,7 @@ impl Rx {
             drained: true,
             starved: Retry::default(),
             rx_nombuf: 0,
+            packets: 0,
         }
     }
 
@@ -104,6 +107,7 @@ impl Rx {
                 }
             }
         }
+        self.packets += received.packets as u64;
         received
     }
 

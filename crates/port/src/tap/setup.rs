@@ -12,10 +12,10 @@ use crate::host::{
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 
-use super::Device;
 use super::config::Config;
 use super::rx::Rx;
 use super::tx::Tx;
+use super::{Device, Dropped};
 
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_USUAL: usize = 1522;
@@ -47,20 +47,27 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         (true, 1) => Ok(vec![Tap::open(&config.name, TapOffloads::ALL)?]),
         (true, n) => Tap::open_queues(&config.name, TapOffloads::ALL, n),
     })?;
-    if config.up
-        && let Some(tap) = taps.first()
-    {
-        Interface::open(tap.name().as_str())?.set_up()?;
-    }
-    let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(taps.len());
-    let mut obtained = None;
+    let mut parts = Vec::with_capacity(taps.len());
     for tap in taps {
-        let link = Link::of_descriptor(Interface::open(tap.name().as_str())?);
+        let interface = Interface::open(tap.name().as_str())?;
+        parts.push((Bell::new(&tap)?, tap, interface));
+    }
+    // Set up last: what can fail is done, but for queries of the interface.
+    if config.up
+        && let Some((_, _, interface)) = parts.first()
+    {
+        interface.set_up()?;
+    }
+    let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(parts.len());
+    let mut obtained = None;
+    for (bell, tap, interface) in parts {
+        let link = Link::of_descriptor(interface);
+        let mut dropped = None;
         if obtained.is_none() {
             obtained = Some(obtain(&tap, &link, config)?);
+            dropped = Dropped::open(link.interface(), config.queues);
         }
-        let bell = Bell::new(&tap)?;
-        let device = Device { tap, rx: Rx::new(config.vnet), tx: Tx::new(config.vnet) };
+        let device = Device { tap, rx: Rx::new(config.vnet), tx: Tx::new(config.vnet), dropped };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained: obtained.unwrap_or_default() })

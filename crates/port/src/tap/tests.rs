@@ -395,3 +395,51 @@ fn the_last_frame_of_a_pool_that_a_peer_can_write_takes_a_packet() {
         assert_settled(&pool);
     });
 }
+
+#[test]
+fn packets_that_find_the_queue_full_are_missed_with_their_cause() {
+    in_netns(|| {
+        ip("tuntap add t0 mode tap");
+        ip("link set t0 txqueuelen 64");
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let mut tap = queue_in("tap:t0,up", &pool);
+        let mut host = queue("packet:t0");
+        let frames: Vec<_> = (0..128).map(|seq| stamped(seq, 60)).collect();
+        assert_eq!(tap.counts().rx_missed, 0);
+        send(&mut host, &frames, Offload::NONE);
+        let (counts, causes) = (tap.counts(), tap.driver_counts());
+        // The host's own packets, such as its search for routers, may have taken places, too.
+        assert!((64..80).contains(&counts.rx_missed), "{counts:?}");
+        // On a busy machine this thread may have waited for a CPU.
+        assert_eq!(causes.missed_ring_full + causes.missed_no_cpu, counts.rx_missed, "{causes:?}");
+        let missed = counts.rx_missed;
+        // Those that waited are read, and an empty pool is another cause.
+        let mut batch = Batch::with_capacity(256);
+        while tap.rx(&mut batch) > 0 {}
+        let mut kept = Batch::with_capacity(256);
+        while tap.local().alloc(&mut kept, 256) > 0 {}
+        send(&mut host, &frames, Offload::NONE);
+        assert_eq!(tap.rx(&mut Batch::with_capacity(8)), 0);
+        let (counts, causes) = (tap.counts(), tap.driver_counts());
+        assert!(causes.missed_no_frame >= 64 && counts.rx_nombuf > 0, "{counts:?}, {causes:?}");
+        assert_eq!(causes.missed_no_frame, counts.rx_missed - missed);
+        // The interface's counter goes with it; the port's count stays.
+        ip("link del t0");
+        assert_eq!(tap.counts().rx_missed, counts.rx_missed);
+    });
+}
+
+#[test]
+fn the_first_of_several_queues_counts_what_the_interface_lost() {
+    in_netns(|| {
+        ip("tuntap add t0 mode tap multi_queue");
+        ip("link set t0 txqueuelen 16");
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let mut taps = Port::open_with("tap:t0,up,queues=2", &pool).unwrap().into_queues();
+        let frames: Vec<_> = (0..64).map(|seq| stamped(seq, 60)).collect();
+        send(&mut queue("packet:t0"), &frames, Offload::NONE);
+        let [first, second] = [0, 1].map(|i| (taps[i].counts().rx_missed, taps[i].driver_counts()));
+        assert!((32..64).contains(&first.0) && second.0 == 0, "{first:?}, {second:?}");
+        assert_eq!((first.1.missed_ring_full, first.1.missed_no_cpu), (first.0, 0));
+    });
+}

@@ -27,7 +27,6 @@ mod examine;
 mod foreign;
 mod held;
 mod hold;
-mod late;
 mod partial;
 mod program;
 mod queue;

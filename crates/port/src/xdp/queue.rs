@@ -7,21 +7,19 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
-use linerate_sys::clock::{monotonic_ns, now_and_ns};
+use linerate_sys::clock::now_and_ns;
 use linerate_sys::packet::PacketSocket;
-use linerate_sys::thread::run_delay_ns;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
-use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, both_names, partial};
+use crate::host::{Bell, Host, HostDevice, HostQueue, Late, Link, RETRY, both_names, partial};
 use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
 
 use super::binding::{CopyMode, QueueBinding, Refused};
 use super::held::Held;
-use super::late::{Late, Reading};
 use super::partial::Checksums;
 use super::rings::{Rings, Socket};
 use super::rx::Rx;
@@ -203,19 +201,7 @@ impl Device {
         let now = Missed { ring_full: now.rx_ring_full.unwrap_or(0), no_frame: now.rx_dropped };
         self.missed.add_between(self.missed_before, now);
         self.missed_before = now;
-        let ns = monotonic_ns();
-        if !self.late.is_due(ns, self.missed.ring_full) {
-            return;
-        }
-        let Ok(run_delay_ns) = run_delay_ns() else { return self.late.end() };
-        let reading = Reading {
-            thread: std::thread::current().id(),
-            ns,
-            run_delay_ns,
-            received: self.rx.packets,
-            ring_full: self.missed.ring_full,
-        };
-        self.late.read(reading, self.binding.rx_len());
+        self.late.observe(self.rx.packets, self.missed.ring_full, self.binding.rx_len());
     }
 
     /// Checks the interface and the socket for a caller that never waits, and gives the frames up
@@ -376,6 +362,7 @@ impl HostDevice for Device {
             bad_descs: self.bad_descs + bad,
             resets: self.resets,
             doorbells: Some(self.tx.doorbells),
+            longer_ring: Some("ring=4096"),
             ..DriverCounts::default()
         };
         let rx_missed = self.missed.ring_full + self.missed.no_frame + self.unread;

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
-use rustix::io::{self, Errno};
+use rustix::io::{self, Errno, pread};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::{Interface, refused};
@@ -74,6 +74,15 @@ impl NetFolder {
         Some(text.trim_end().to_owned())
     }
 
+    /// Opens a file in the folder that holds a number, to read it again and again.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn number(&self, file: &str) -> std::io::Result<NetNumber> {
+        let fd = openat(&self.0, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(NetNumber(fd))
+    }
+
     /// Writes a file in the folder. This changes the machine.
     ///
     /// # Errors
@@ -94,6 +103,23 @@ impl NetFolder {
         names.retain(|name| !name.starts_with('.'));
         names.sort_unstable();
         names
+    }
+}
+
+/// A file of an interface's folder that holds a number, such as `statistics/tx_dropped`.
+#[derive(Debug)]
+pub struct NetNumber(OwnedFd);
+
+impl NetNumber {
+    /// Returns the present number; `None` if the interface is gone, or the file holds no number.
+    ///
+    /// Cost: one syscall.
+    #[must_use]
+    pub fn read(&self) -> Option<u64> {
+        // The longest number has 20 digits, and a newline follows.
+        let mut text = [0; 24];
+        let n = pread(&self.0, &mut text, 0).ok()?;
+        std::str::from_utf8(text.get(..n)?).ok()?.trim_end().parse().ok()
     }
 }
 
@@ -121,12 +147,17 @@ mod tests {
             assert!(folder.is_of(&interface));
             assert_eq!(folder.names("queues"), ["rx-0", "rx-1", "tx-0", "tx-1"]);
             assert_eq!((folder.read("no-such"), folder.names("no-such")), (None, vec![]));
+            let number = folder.number("statistics/tx_dropped").unwrap();
+            assert_eq!((number.read(), number.read()), (Some(0), Some(0)));
+            let [text, missing] = ["operstate", "no-such"].map(|file| folder.number(file));
+            assert!(text.unwrap().read().is_none() && missing.is_err());
             folder.write("queues/rx-1/rps_cpus", "1").unwrap();
             assert_eq!(folder.read("queues/rx-1/rps_cpus").unwrap().trim_start_matches('0'), "1");
             assert!(!folder.is_of(&Interface::open("lo").unwrap()));
             ip("link set v0 name w0");
             assert!(NetFolder::open(&interface).unwrap().is_of(&interface));
             ip("link del w0");
+            assert_eq!(number.read(), None);
             assert_eq!(NetFolder::open(&interface).unwrap_err().code, Code::NoDevice);
         });
     }

@@ -1,34 +1,39 @@
-//! Tells packets that were lost because the queue's thread waited for its CPU from packets lost
-//! because it received too slowly.
+//! Divides the packets that a receive ring lost by cause: the queue's thread waited for its CPU,
+//! the pool had no frame, or the thread received too slowly.
 //!
-//! Both find the receive ring full. Between two readings, lost packets count as late if the
+//! All find the receive ring full. Between two readings, lost packets count as late if the
 //! thread's waits for a CPU together were at least as long as the ring takes to fill at the mean
 //! rate of that time. This is an estimate, because the kernel does not say when a packet was lost:
 //! many short waits count as one long one, and a burst after a quiet time may count as a full ring.
 
 use std::thread::ThreadId;
 
+use linerate_sys::clock::monotonic_ns;
+use linerate_sys::thread::run_delay_ns;
+
+use crate::stats::DriverCounts;
+
 /// Shortest time between two readings without losses.
 const APART_NS: u64 = 10_000_000;
 
 /// A reading of a queue's counters, with the wait of its thread.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+struct Reading {
     /// The thread that reads.
-    pub thread: ThreadId,
+    thread: ThreadId,
     /// Time of the monotonic clock.
-    pub ns: u64,
+    ns: u64,
     /// Time for which that thread was ready and had no CPU, since its start.
-    pub run_delay_ns: u64,
+    run_delay_ns: u64,
     /// Packets received so far.
-    pub received: u64,
+    received: u64,
     /// Packets that found the receive ring full so far.
-    pub ring_full: u64,
+    ring_full: u64,
 }
 
 /// Counts the packets of a queue that were lost while its thread waited for its CPU.
 #[derive(Debug, Default)]
-pub(super) struct Late {
+pub(crate) struct Late {
     before: Option<Reading>,
     packets: u64,
     /// True after the run delay could not be read: then it is never asked for again.
@@ -36,22 +41,36 @@ pub(super) struct Late {
 }
 
 impl Late {
+    /// Reads the clocks of the calling thread if it is time, and adds the packets lost since the
+    /// last reading if the thread was late. `received` and `ring_full` are the packets so far,
+    /// `ring` is the ring's length in packets.
+    ///
+    /// Cost: a clock read; if a reading is due, a read of a file in /proc.
+    pub fn observe(&mut self, received: u64, ring_full: u64, ring: u32) {
+        let ns = monotonic_ns();
+        if !self.is_due(ns, ring_full) {
+            return;
+        }
+        let Ok(run_delay_ns) = run_delay_ns() else {
+            // The kernel keeps no account of it.
+            self.blind = true;
+            return;
+        };
+        let thread = std::thread::current().id();
+        self.read(Reading { thread, ns, run_delay_ns, received, ring_full }, ring);
+    }
+
     /// Returns true if a reading is due: a packet was lost since the last one, or it is long ago.
-    pub fn is_due(&self, ns: u64, ring_full: u64) -> bool {
+    fn is_due(&self, ns: u64, ring_full: u64) -> bool {
         let is_over = |before: Reading| {
             ring_full != before.ring_full || ns.saturating_sub(before.ns) >= APART_NS
         };
         !self.blind && self.before.is_none_or(is_over)
     }
 
-    /// Ends the readings, because the kernel does not tell the run delay.
-    pub fn end(&mut self) {
-        self.blind = true;
-    }
-
     /// Adds the packets lost since the last reading if the thread was late; a reading by another
-    /// thread adds none. `ring` is the ring's length in packets.
-    pub fn read(&mut self, now: Reading, ring: u32) {
+    /// thread adds none.
+    fn read(&mut self, now: Reading, ring: u32) {
         let Some(before) = self.before.replace(now).filter(|b| b.thread == now.thread) else {
             return;
         };
@@ -69,6 +88,43 @@ impl Late {
     /// Returns the packets counted so far.
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+}
+
+/// The packets that found a queue's receive ring full, for a device that counts these together: the
+/// thread that copies them into the pool may have found no frame there, or may have been late.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    late: Late,
+    lost: u64,
+    no_frame: u64,
+    /// Receives so far that found no frame in the pool.
+    starved: u64,
+}
+
+impl Losses {
+    /// Adds the packets lost since the last reading to their cause. All numbers are those so far:
+    /// packets received, packets lost, and receives that found no frame in the pool. `ring` is the
+    /// ring's length in packets.
+    ///
+    /// Cost: that of [`Late::observe`].
+    pub fn read(&mut self, received: u64, lost: u64, starved: u64, ring: u32) {
+        if starved > self.starved {
+            self.no_frame += lost.saturating_sub(self.lost);
+        }
+        (self.lost, self.starved) = (lost, starved);
+        self.late.observe(received, lost.saturating_sub(self.no_frame), ring);
+    }
+
+    /// Adds the packets lost so far to the counts of the driver, each to its cause.
+    pub fn counts(&self, driver: DriverCounts) -> DriverCounts {
+        let others = self.no_frame + self.late.packets();
+        DriverCounts {
+            missed_ring_full: self.lost.saturating_sub(others),
+            missed_no_cpu: self.late.packets(),
+            missed_no_frame: self.no_frame,
+            ..driver
+        }
     }
 }
 
@@ -110,7 +166,7 @@ mod tests {
         assert!(late.is_due(0, 0));
         late.read(reading(0, 0, 0, 5), 1000);
         assert!(!late.is_due(APART_NS - 1, 5) && late.is_due(APART_NS, 5) && late.is_due(1, 6));
-        late.end();
+        late.blind = true;
         assert!(!late.is_due(APART_NS, 6));
     }
 
@@ -124,5 +180,24 @@ mod tests {
         assert_eq!(counted(&[reading(100, 90, 90_000, 10_000), reading(0, 50, 0, 0)]), 0);
         let most = Reading { ns: u64::MAX, run_delay_ns: u64::MAX, ..reading(0, 0, 0, u64::MAX) };
         assert_eq!(counted(&[reading(0, 0, 0, 0), most]), u64::MAX);
+    }
+
+    #[test]
+    fn losses_beside_an_empty_pool_count_as_without_a_frame_and_the_others_as_a_full_ring() {
+        let mut losses = Losses::default();
+        let causes = |losses: &Losses| {
+            let counts = losses.counts(DriverCounts::default());
+            (counts.missed_ring_full + counts.missed_no_cpu, counts.missed_no_frame)
+        };
+        losses.read(1000, 0, 0, 64);
+        assert_eq!(causes(&losses), (0, 0));
+        losses.read(2000, 50, 3, 64);
+        assert_eq!(causes(&losses), (0, 50));
+        losses.read(3000, 70, 3, 64);
+        assert_eq!(causes(&losses), (20, 50));
+        // The kernel's count is smaller only if it was reset.
+        losses.read(3000, 10, 4, 64);
+        losses.read(3000, 15, 4, 64);
+        assert_eq!(causes(&losses).1, 50);
     }
 }
