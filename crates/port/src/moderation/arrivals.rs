@@ -17,7 +17,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Returns the window's packets a nanosecond.
-    pub fn rate(&self) -> f64 {
+    pub fn rate(self) -> f64 {
         f64::from(self.packets) / self.passed.as_nanos().max(1) as f64
     }
 }

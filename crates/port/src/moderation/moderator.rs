@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::adaptive::{Adaptive, ENTER, HOLD_MIN};
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Window};
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
 use super::gain::SoFar;
@@ -32,6 +32,12 @@ const LATE_MIN: Duration = Duration::from_micros(10);
 /// The longest time for which a quiet queue stays unpolled, and packets that wait for their time
 /// gather, in a mode without such a limit.
 const GAP_MAX_USECS: u32 = 250;
+/// Number of holds after which a time without a hold is quiet: nothing would have gathered, and the
+/// rate before is not that of the packets that come then.
+const QUIET: u32 = 2;
+/// Rate for which a ring bounds the first hold after a quiet time, in packets a nanosecond: a
+/// million a second.
+const RATE_AFTER_QUIET: f64 = 1e-3;
 /// Share of CPU time that wake-ups may take before a longer hold pays: a tenth.
 pub(super) const WAKING: f64 = 0.1;
 /// Number of packets for which a hold is long enough, whatever a wake-up costs: half a budget.
@@ -99,6 +105,11 @@ pub struct Moderator {
     is_left_to_device: bool,
     turn: Turn,
     arrivals: Arrivals,
+    /// Rate of the last window, or that for which the ring bounds a hold after a quiet time, if it
+    /// is faster than the smoothed one.
+    fastest: f64,
+    /// True if the last decision of a mode with one length of holds was to wait for the device.
+    is_unheld: bool,
     adaptive: Adaptive,
     dim: Dim,
     cost: Cost,
@@ -139,6 +150,8 @@ impl Moderator {
             is_left_to_device: false,
             turn: Turn::default(),
             arrivals: Arrivals::default(),
+            fastest: 0.0,
+            is_unheld: true,
             adaptive: Adaptive::default(),
             dim: Dim::default(),
             cost: Cost::default(),
@@ -179,6 +192,7 @@ impl Moderator {
             (self.adaptive, self.dim) = (Adaptive::default(), Dim::default());
             self.arrivals.forget();
             (self.due, self.held, self.is_left_to_device) = (None, None, false);
+            (self.fastest, self.is_unheld) = (0.0, true);
         }
     }
 
@@ -349,16 +363,34 @@ impl Moderator {
                 self.dim.profile()
             }
         };
-        self.arrivals.close(now);
         let hold = Duration::from_micros(usecs.into());
+        self.close_window(now, hold);
         let rate = self.arrivals.rate();
         let enough = if rate > 0.0 { f64::from(frames) / rate } else { f64::MAX };
         let hold = hold.min(from_nanos(enough));
+        self.is_unheld = true;
         if packets == 0 || hold < HOLD_MIN {
             return None;
         }
-        self.is_left_to_device = !self.device.pays(hold, rate);
-        (!self.is_left_to_device).then_some(hold)
+        self.is_left_to_device = !self.device.pays(hold, rate.max(self.fastest));
+        self.is_unheld = self.is_left_to_device;
+        (!self.is_unheld).then_some(hold)
+    }
+
+    /// Ends the window of arrivals at `now`, and sets the rate for which the ring bounds the next
+    /// hold. A quiet time, for which the queue waited for its device, is no window: packets that
+    /// come after it may come at any rate.
+    fn close_window(&mut self, now: Instant, hold: Duration) {
+        let window = self.arrivals.so_far(now);
+        let is_quiet = |window: Window| window.passed > QUIET * hold.max(SLEEP_MIN);
+        if self.is_unheld && window.is_none_or(is_quiet) {
+            self.arrivals.forget_rate();
+            self.arrivals.restart(now);
+            self.fastest = RATE_AFTER_QUIET;
+        } else {
+            self.fastest = window.map_or(0.0, Window::rate);
+            self.arrivals.close(now);
+        }
     }
 
     /// Continues to hold a queue that has no room for its packets, unless it was not polled for a
@@ -379,7 +411,8 @@ impl Moderator {
     /// Begins a hold, no longer than [`Gathering::bound`] allows for the ring.
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         self.held = Some(hold);
-        let (hold, spin) = self.device.bound(hold, self.arrivals.rate());
+        let rate = self.arrivals.rate().max(self.fastest);
+        let (hold, spin) = self.device.bound(hold, rate);
         self.holds.time_ns += hold.as_nanos() as u64;
         self.holds.count += 1;
         let Some(until) = now.checked_add(hold) else { return Rest::Look };

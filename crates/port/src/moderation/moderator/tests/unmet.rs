@@ -99,6 +99,67 @@ fn time_of_a_fixed_hold_beyond_the_ring_is_told_with_the_arithmetic() {
 }
 
 #[test]
+fn the_ring_ends_each_hold_of_packets_that_come_after_a_quiet_time() {
+    for mode in ["fixed:usecs=10000,frames=65536", "fixed:usecs=10000,frames=64", "dim"] {
+        let mut m = Moderator::new(mode.parse().unwrap(), true);
+        m.set_ring_len(Some(128));
+        let stream = |from: Duration| (1..100_000).map(move |i| from + us(2) * i);
+        let quiet = Duration::from_secs(10);
+        let times = [us(100_000)].into_iter().chain(stream(quiet)).chain(stream(3 * quiet));
+        let seen = simulate(&mut m, Load::At(times.collect()), 4 * quiet, us(5));
+        // Half of the ring is full in 128 us.
+        let longest = seen.holds.iter().map(|(_, hold)| *hold).max().unwrap();
+        assert!(longest <= us(130), "{mode}: {longest:?}: {}", seen.line);
+        assert!((250..20_000).contains(&seen.holds.len()), "{mode}: {}", seen.line);
+    }
+}
+
+#[test]
+fn the_ring_ends_each_hold_but_the_first_when_packets_become_many() {
+    let mut m = Moderator::new("fixed:usecs=10000,frames=65536".parse().unwrap(), true);
+    m.set_ring_len(Some(128));
+    let few = (1..2000_u32).map(|i| us(100) * i);
+    let many = (1..100_000).map(|i| us(200_000) + us(2) * i);
+    let seen = simulate(&mut m, Load::At(few.chain(many).collect()), 2 * SECOND, us(5));
+    // The stream ends at 400 ms, in the middle of a window.
+    let is_long = |(at, hold): &&(Duration, Duration)| {
+        (us(200_000)..us(399_500)).contains(at) && *hold > us(130)
+    };
+    let long = seen.holds.iter().filter(is_long).count();
+    assert!(long <= 1, "{long} holds: {}", seen.line);
+}
+
+#[test]
+fn clocks_that_jump_change_the_hold_for_a_moment_only() {
+    let hour = Duration::from_secs(3600);
+    let load = |time: Duration| every(us(10), time);
+    for mode in ["fixed:usecs=250,frames=65536", "dim", "adaptive", "adaptive:cpu=20%"] {
+        let moderator = || {
+            let mut m = Moderator::new(mode.parse().unwrap(), true);
+            m.set_ring_len(Some(1024));
+            m
+        };
+        let usual = simulate(&mut moderator(), load(SECOND), SECOND, us(5)).each();
+        // The clock jumps in a trial of `adaptive`, and later.
+        for before in [us(7_000), us(300_000)] {
+            let (mut m, mut now) = (moderator(), Instant::now() + 2 * hour);
+            for jump in [Some(10 * SECOND), Some(hour), None] {
+                simulate_from(now, &mut m, load(before), before);
+                // Without a jump forward, the clock goes back.
+                now = jump.map_or(now - SECOND, |jump| now + jump);
+                let seen = simulate_from(now, &mut m, load(SECOND), SECOND);
+                now += SECOND;
+                assert!(seen.packets > 99_000, "{mode}: {}", seen.line);
+                // A disturbed sample may park dim at another profile, as it does net_dim.
+                let is_as_usual = mode == "dim" || seen.each() > 0.8 * usual;
+                assert!(is_as_usual, "{mode}: {usual} and {}", seen.each());
+                assert!(m.moderated().late <= us(30), "{mode}: {}", seen.line);
+            }
+        }
+    }
+}
+
+#[test]
 fn share_of_a_whole_run_is_told_instead_of_the_recent_one() {
     // Packets come in the first half of the time.
     let mut m = Moderator::new("adaptive:cpu=2%".parse().unwrap(), true);
