@@ -16,8 +16,8 @@ pub(super) trait Buffers {
     /// Returns the number of the ring's buffers.
     fn len(&self) -> u16;
 
-    /// Returns the highest number of buffers that have been ready at one time: all of the ring,
-    /// unless a peer posts fewer.
+    /// Returns the highest number of buffers that are ready at one time: all of the ring, unless a
+    /// peer posts fewer for a while.
     fn most(&self) -> u16 {
         self.len()
     }

@@ -23,7 +23,7 @@ use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
 
 /// Time for which a packet waits for more free slots than there are, while the peer frees none.
-const SHORT_MAX: Duration = Duration::from_secs(1);
+pub(super) const SHORT_MAX: Duration = Duration::from_secs(1);
 
 /// One queue of a port.
 pub(super) struct MemifQueue {

@@ -9,6 +9,7 @@ use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
 use super::copies::{Buffers, Copies, Stop};
+use super::queue::SHORT_MAX;
 use super::ring::{Checked, Desc, NEXT, ProtocolError, ServerRing, Shared};
 use super::rings::{RxRing, TxRing};
 
@@ -22,8 +23,10 @@ pub(super) struct MappedRing {
     pub regions: Regions,
     /// Number of buffers that were processed and not given back yet.
     worked: u16,
-    /// The highest number of buffers that the client has had posted at one time.
+    /// The highest number of buffers that the client has had posted at one time, and the time since
+    /// which it is the highest.
     most: u16,
+    most_since: Instant,
     /// The place of the next buffer and the number of posted ones at the last `reap`, and the time
     /// since which they are the same.
     same: Option<((u16, u16), Instant)>,
@@ -35,13 +38,16 @@ const READ_AFTER: Duration = Duration::from_millis(500);
 
 impl MappedRing {
     pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> MappedRing {
-        MappedRing { ring, bell, regions, worked: 0, most: 0, same: None }
+        let most_since = Instant::now();
+        MappedRing { ring, bell, regions, worked: 0, most: 0, most_since, same: None }
     }
 
     /// Returns the number of buffers that the client has posted and that are not processed yet.
     fn available(&mut self) -> Checked<u16> {
         let posted = self.ring.poll()?;
-        self.most = self.most.max(posted);
+        if posted > self.most {
+            (self.most, self.most_since) = (posted, Instant::now());
+        }
         Ok(posted - self.worked)
     }
 }
@@ -152,7 +158,8 @@ impl Buffers for MappedRing {
     }
 
     fn most(&self) -> u16 {
-        self.most
+        // A client may still post its first buffers, which take more than one portion.
+        if self.most_since.elapsed() < SHORT_MAX { self.len() } else { self.most }
     }
 
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
