@@ -67,7 +67,9 @@ impl Worker {
         self.slot.waits().pinned(cpus);
         self.slot.waits().runs();
         self.mems.iter().for_each(Local::see_cpu);
-        Ok((before, thread::allowed_cpus()?))
+        // The thread has moved: the caller needs `before` to undo it, even if the CPUs cannot be
+        // read.
+        Ok((before, thread::allowed_cpus().unwrap_or_else(|_| cpus.to_vec())))
     }
 
     /// Pins the calling thread, which will turn the worker, to a CPU that could be used when the
