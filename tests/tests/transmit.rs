@@ -4,9 +4,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::Engine;
-use linerate_skb::DropReason;
-use linerate_sys::netif::Interface;
+use linerate_datapath::{Engine, Stage, Turn};
+use linerate_skb::{Batch, DropReason};
+use linerate_sys::netif::{Interface, NetFolder};
 use linerate_tests::capture::frame;
 use linerate_tests::command::Forward;
 use linerate_tests::netns::Netns;
@@ -85,6 +85,18 @@ fn narrow() -> Result<Netns, String> {
     Ok(netns)
 }
 
+/// Returns a namespace with two veth pairs, of `v0` and `v1`, and of `w0` and `w1`.
+fn two_pairs() -> Result<Netns, String> {
+    let netns = narrow()?;
+    netns.ip("link set dev v1 mtu 1500");
+    netns.ip("link add dev w0 type veth peer name w1");
+    for name in ["w0", "w1"] {
+        netns.ip(&format!("link set dev {name} up"));
+    }
+    wait_for_carrier(&netns, "w0");
+    Ok(netns)
+}
+
 /// Returns true if the kernel says that it takes a frame of 1514 bytes on interface `name`.
 fn kernel_takes_long_frame(name: &str) -> bool {
     let index = Interface::open(name).unwrap().index();
@@ -133,6 +145,88 @@ fn interface_that_is_deleted_under_load_leaves_no_packet_in_backlog_or_disciplin
             assert!(dropped > 0, "{text}: {stopped}");
         }
     }
+}
+
+/// Passes packets on in `.0` more turns, then drops its own packets and panics.
+struct PanicsAfter(u32);
+
+impl Stage for PanicsAfter {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        let Some(left) = self.0.checked_sub(1) else {
+            batch.discard(DropReason::UNWANTED);
+            panic!("a stage's own fault");
+        };
+        self.0 = left;
+    }
+}
+
+#[test]
+fn stage_that_panics_leaks_no_frame_that_the_kernel_has_or_that_waits_for_a_device() {
+    for driver in ["packet", "xdp"] {
+        let netns = or_skip!(two_pairs());
+        let source = netns.run(|| {
+            let engine = Engine::builder().port("gen", "gen:,flows=4").port("v1", "packet:v1");
+            engine.wire("gen", "v1").build().unwrap().start().unwrap()
+        });
+        let [near, far] = ["v0", "w0"].map(|name| format!("{driver}:{name}"));
+        let queued = format!("{far},tx_batch=2,qdisc=fq_codel");
+        let build = || {
+            let engine = Engine::builder().port("near", &near).port("far", &queued);
+            engine.wire("near", "far").stage(|_| PanicsAfter(500)).build()
+        };
+        let running = or_skip!(available(netns.run(build))).start().unwrap();
+        let failed = running.wait(SOON).unwrap_err();
+        assert!(failed.why.contains("a stage's own fault"), "{queued}: {failed}");
+        let stopped = running.stop(SOON);
+        assert!(stopped.ports[1].counts.tx_packets > 0, "{queued}: {stopped}");
+        assert!(stopped.ledger.is_drained(), "{queued}: {stopped}");
+        // The devices are free again.
+        for port in [near, far] {
+            netns.run(|| linerate::Port::open(&port)).unwrap();
+        }
+        drop(source);
+    }
+}
+
+/// Measures by the bytes that the interface at the other end received, not by the engine's count.
+#[test]
+fn shaped_ports_send_at_their_rate_within_a_percent_by_the_receivers_count() {
+    let rates = || -> Result<[f64; 2], String> {
+        let (netns, time) = (two_pairs()?, Duration::from_secs(4));
+        let counters = netns.run(|| {
+            ["v1", "w1"].map(|name| {
+                let folder = NetFolder::open(&Interface::open(name).unwrap()).unwrap();
+                folder.number("statistics/rx_bytes").unwrap()
+            })
+        });
+        let shape = "shape=10Mbit,burst=15k";
+        let opened = netns.run(|| {
+            let engine = Engine::builder().port("a", "gen:,size=1514,rate=1650pps");
+            let engine = engine.port("packet", &format!("packet:v0,{shape}")).wire("a", "packet");
+            let engine = engine.port("b", "gen:,size=1514,rate=1650pps").wire("b", "xdp");
+            engine.port("xdp", &format!("xdp:w0,{shape}")).build()
+        });
+        let running = available(opened)?.start().unwrap();
+        // The first burst is not part of the rate.
+        std::thread::sleep(time / 4);
+        let look = || (Instant::now(), counters.each_ref().map(|counter| counter.read().unwrap()));
+        let (start, before) = look();
+        std::thread::sleep(time);
+        let (end, after) = look();
+        running.stop(Duration::ZERO).check().unwrap();
+        let seconds = (end - start).as_secs_f64();
+        Ok([0, 1].map(|i| (after[i] - before[i]) as f64 * 8.0 / seconds))
+    };
+    // Other programs may keep the worker from its CPU for longer than a burst lasts.
+    let mut seen: Vec<[f64; 2]> = Vec::new();
+    for _ in 0..4 {
+        let got = or_skip!(rates());
+        if got.iter().all(|bps| (bps / 10e6 - 1.0).abs() < 0.01) {
+            return;
+        }
+        seen.push(got);
+    }
+    panic!("bit/s of packet and xdp, 10 Mbit/s expected: {seen:?}");
 }
 
 /// With a cap of one, a `packet` port learns nothing from packets behind one that the kernel always

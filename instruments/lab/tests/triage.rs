@@ -84,6 +84,19 @@ fn device_that_loses_packets_is_the_device() {
 }
 
 #[test]
+fn driver_of_the_port_xdp_that_loses_is_the_driver_and_a_clean_one_has_no_cause() {
+    for (fault, causes) in [("none", &[][..]), ("xdp:lose=23", &[Cause::Driver])] {
+        let xdp = settings(fault).with("port", "xdp");
+        let Some(triage) = unless(look(&xdp, 1, false, &[]), is_missing_here) else { return };
+        let mut found: Vec<Cause> = triage.verdict.causes.iter().map(|one| one.cause).collect();
+        found.sort();
+        found.dedup();
+        assert_eq!(found, causes, "{fault}\n{triage}");
+        assert!(!causes.is_empty() || triage.verdict.untold.is_empty(), "{triage}");
+    }
+}
+
+#[test]
 fn programs_that_read_too_slowly_are_the_receiver() {
     expect("receiver:sleep=1700", false, &[Cause::Receiver]);
 }

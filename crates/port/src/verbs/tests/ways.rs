@@ -237,6 +237,35 @@ fn packets_on_the_connection_of_a_peer_that_goes_come_back_and_it_can_come_again
 }
 
 #[test]
+fn an_error_in_the_middle_of_a_chain_counts_those_before_it_as_sent_and_the_others_as_lost() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",rx=32,tx=64");
+    near.queues[0].reap(&mut mem);
+    let before = pool.ledger();
+    // The far end has 32 requests: they take the first chain and 12 packets of the second one,
+    // whose completion is that of its last packet.
+    for n in [20, 32] {
+        let packets: Vec<_> = (0..n).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+        send(&mut near, &mut mem, packets);
+    }
+    assert_eq!(near.queues[0].reap(&mut mem), 32, "only the first chain is complete");
+    drop(far);
+    let start = Instant::now();
+    while near.queues[0].health_kind() != crate::HealthKind::Down {
+        near.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+    near.queues[0].reap(&mut mem);
+    let after = pool.ledger();
+    assert_eq!(after.sent - before.sent, 32, "{after}");
+    assert_eq!(near.queues[0].counters().tx_lost.packets, 20);
+    drop((near, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.in_flight == 0, "{ledger}");
+}
+
+#[test]
 fn a_peer_that_does_not_receive_holds_up_no_other() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let mut mem = pool.local();
