@@ -3,7 +3,8 @@
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
 //! subject of the form `area: what`, no hunk of a change that differs in white space only, and no
 //! code of a crate, or of the package of the tests, that the subject does not name. Documents,
-//! tests, examples and fuzz targets go with any.
+//! tests, examples and fuzz targets go with any. A change of many crates is one change only if its
+//! text says of each what was done there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,6 +33,11 @@ const LOG: [&str; 8] = [
 /// these cannot be reworded without making that one unknown. Once none of them is among the last 60
 /// any more, this list has no effect and can go.
 const KEPT: [&str; 6] = ["0f504c44", "3f73acae", "860e2062", "8d97989d", "02e4305e", "47488ef6"];
+
+/// Most areas that a subject names without a line for each in the text below it.
+const AREAS_MAX: usize = 4;
+/// The last commit before that rule. Documents in `results/` name commits before it.
+const SINCE: &str = "cba5d36b";
 
 /// The hunks of each file: the lines of the new file that they have.
 type Hunks<'a> = BTreeMap<&'a str, Vec<Range<usize>>>;
@@ -64,6 +70,16 @@ pub fn run(root: &Path) -> Result<Done> {
             found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
         }
     }
+    let mut git = Command::new("git");
+    git.current_dir(root).args(["log", "--no-merges", "--format=%x00%h %B"]);
+    // In a clone without that commit, nothing is known to be younger.
+    let younger = cargo::quiet(git.arg(format!("{SINCE}..HEAD"))).unwrap_or_default();
+    for (commit, text) in younger.split('\0').filter_map(|one| one.split_once(' ')) {
+        let areas = untold(text).into_iter();
+        found.extend(
+            areas.map(|area| format!("{commit}: no line `{area}: what` says what was done there")),
+        );
+    }
     found.iter().for_each(|finding| eprintln!("{finding}"));
     if !found.is_empty() {
         bail!("{} findings", found.len());
@@ -92,6 +108,26 @@ fn unnamed<'a>(subject: &str, files: impl Iterator<Item = &'a str>) -> Vec<&'a s
         parts.any(|part| areas.contains(&part))
     };
     files.filter(is_source).filter(|file| !is_named(file)).collect()
+}
+
+/// Returns the areas of a commit's text that no line below the subject is of, if the subject names
+/// more than [`AREAS_MAX`].
+fn untold(text: &str) -> Vec<&str> {
+    let (subject, body) = text.split_once('\n').unwrap_or((text, ""));
+    let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
+    let areas: Vec<&str> = areas.split(", ").collect();
+    let is_told = |area: &&str| {
+        body.lines().any(|line| {
+            line.trim_start_matches(['-', ' '])
+                .strip_prefix(*area)
+                .is_some_and(|rest| rest.starts_with(": "))
+        })
+    };
+    if areas.len() <= AREAS_MAX {
+        Vec::new()
+    } else {
+        areas.into_iter().filter(|area| !is_told(area)).collect()
+    }
 }
 
 /// Returns the files of a patch, each with its hunks.
@@ -180,6 +216,14 @@ mod tests {
         let ran = run(&root);
         std::fs::remove_dir_all(&root).unwrap();
         assert!(ran.is_err_and(|e| e.to_string() == "1 findings"));
+    }
+
+    #[test]
+    fn many_areas_need_a_line_each() {
+        assert_eq!(untold("port, sys, wire, ctl: what\n"), [""; 0]);
+        let many = "port, sys, wire, ctl, lab: what\n\n- port: this\nsys: that\nlab, ctl: these\n";
+        assert_eq!(untold(many), ["wire", "ctl", "lab"]);
+        assert_eq!(untold("port, sys, wire, ctl, lab: what").len(), 5);
     }
 
     #[test]
