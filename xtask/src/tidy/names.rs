@@ -1,5 +1,5 @@
-//! The rule that pages name only code that exists: each part of a path in a code span, such as
-//! `Port::open`, is a word of some source file.
+//! The rule that pages and comments name only code that exists: each part of a path in a code span,
+//! such as `Port::open`, is a word of some source file, outside of its comments.
 
 use std::collections::HashSet;
 
@@ -8,15 +8,18 @@ use crate::tidy::{Finding, Tree};
 /// Pages about the past, which name what was renamed or removed.
 const PAST: [&str; 2] = ["CHANGELOG.md", "docs/renames.md"];
 
-/// Finds paths of code in pages that no source file has.
+/// Finds paths of code in pages and comments that no source file has.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let is_between = |c: char| !c.is_alphanumeric() && c != '_';
-    let sources = tree.ending(".rs").flat_map(|(_, text)| text.split(is_between));
-    let words: HashSet<&str> = sources.collect();
+    let lines = tree.ending(".rs").flat_map(|(_, text)| text.lines());
+    let words = lines.flat_map(|line| parts(line).0.split(is_between));
+    let words: HashSet<&str> = words.collect();
+    let pages = tree.ending(".md").filter(|(page, _)| !PAST.contains(page));
     let mut found = Vec::new();
-    for (page, text) in tree.ending(".md").filter(|(page, _)| !PAST.contains(page)) {
+    for (page, text) in pages.chain(tree.ending(".rs")) {
         let mut fenced = false;
         for (i, line) in text.lines().enumerate() {
+            let line = if page.ends_with(".rs") { parts(line).1 } else { line };
             fenced ^= line.trim_start().starts_with("```");
             if fenced {
                 continue;
@@ -29,6 +32,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Returns the code of a line, and its comment.
+fn parts(line: &str) -> (&str, &str) {
+    let (code, comment) = line.split_once("//").unwrap_or((line, ""));
+    (code, comment.trim_start_matches(['/', '!']))
 }
 
 /// Returns the path of a code span, without its arguments; `None` if it is no path.
@@ -59,5 +68,12 @@ mod tests {
         assert_eq!(found("docs/a.md", "`Queue::open()`\n").len(), 1);
         assert!(found("docs/a.md", "```\n`Port::close`\n```\n").is_empty());
         assert!(found("docs/renames.md", "`Port::close`\n").is_empty());
+        // A comment, which is no evidence for itself.
+        let gone = "b.rs:2: `Port::close` does not exist in any source file";
+        assert_eq!(
+            found("b.rs", "/// Calls `Port::open`.\nfn x() {} // `Port::close` is\n"),
+            [gone]
+        );
+        assert!(found("b.rs", "/// ```\n/// `Port::close`\n/// ```\n").is_empty());
     }
 }
