@@ -1,8 +1,9 @@
 //! Results of a run as plain data, for screens, scripts and metrics.
 //!
-//! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that
-//! name writes the documents of `--json`, and `tune` changes a run's settings from outside.
-//! [`doctor`] says whether a port can be opened here, and how well.
+//! [`report`], [`pool`] and [`excess`] hold the data. [`doctor`] checks whether a port can be
+//! opened here, and in which mode. [`affinity`] and [`placement`] move interrupts, workers and
+//! threads to other CPUs. With the feature `json`, the module `json` writes the documents of
+//! `--json`, and the module `tune` serves the settings of a run on a socket.
 #![forbid(unsafe_code)]
 
 pub mod affinity;

@@ -1,10 +1,10 @@
 //! The packet path of a core: receives packets, runs stages on them, and sends, queues or drops
 //! them.
 //!
-//! Read [`Worker::turn`] first: it is the walk of a packet, from the device's ring to the device's
-//! ring, every step named. Everything else here serves it: [`Stage`]s change packets and give
-//! verdicts, a napi is one queue with the queue in front of its transmit ring, and an [`Engine`]
-//! puts ports together and runs one worker a thread.
+//! Read [`Worker::turn`] first: it moves a batch from the ring of one device to the ring of
+//! another, and names each step. [`Stage`]s change packets and give verdicts, a napi is a queue of
+//! a device with the queue in front of its transmit ring, and an [`Engine`] joins ports and runs
+//! one worker on each thread.
 #![forbid(unsafe_code)]
 
 mod control;

@@ -8,15 +8,18 @@ use linerate::knob::{ENGINE, MODERATION, POOL, PORT};
 const HEAD: &str = "\
 # Settings
 
-Each is declared once, in `linerate::knob`: builders clamp by it, the command's flags and help are made of it, and the lab's
-factors have its range. `hot_list`, `frame_size`, `sample`, `budget` and `tx_batch` are flags (`--hot-list`); those of `moderation` are
-parts of a mode (`--moderation adaptive:latency=250us`); `memory` is an option of `memif:`; `backlog` is a call of `EngineBuilder`.
-A program can change those marked yes at run time; `linerate tune` changes `tx_batch` and the mode.
+Each setting is declared once, in `linerate::knob`. Builders limit a value to its range; the command's flags and help, and the lab's
+experiments, use the same range. Flags of the command: `--hot-list`, `--frame-size`, `--sample`, `--budget`, `--tx-batch`. The settings
+`moderation_…` are written in a mode (`--moderation adaptive:latency=250us`), `memory` is an option of `memif:`, and `backlog` is a call of `EngineBuilder`.
+A program can change a setting at run time if the column says yes; `linerate tune` changes `tx_batch` and the moderation.
 This page is rendered from the declarations: `LINERATE_RENDER=1 cargo test -p linerate --test knobs`.
 
 | name | values | default | at run time | effect |
 |---|---|---|---|---|
 ";
+
+/// Default of `tx_batch`.
+const AUTO: &str = "`auto`: all waiting packets if there are at most 64; if there are more, as many as have 256 KiB, but at least 64";
 
 #[test]
 fn page_of_settings_is_rendered_from_the_declarations() {
@@ -28,9 +31,13 @@ fn page_of_settings_is_rendered_from_the_declarations() {
             _ if knob.live => "yes",
             _ => "no",
         };
-        let (unit, default, effect) = (knob.unit, knob.default_text(), knob.effect);
-        writeln!(page, "| `{}` | {knob} {unit} | {default} | {live} | {effect} |", knob.name)
-            .unwrap();
+        let (unit, effect) = (knob.unit, knob.effect);
+        let (values, default) = match knob.name {
+            // The default is no number.
+            "tx_batch" => (format!("{knob} {unit}, or `auto`"), AUTO.to_owned()),
+            _ => (format!("{knob} {unit}"), knob.default_text()),
+        };
+        writeln!(page, "| `{}` | {values} | {default} | {live} | {effect} |", knob.name).unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/knobs.md");
     if std::env::var_os("LINERATE_RENDER").is_some() {

@@ -3,8 +3,8 @@
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
 //! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`], whose calls are a
-//! queue's operations and whose [`Caps`] are its properties. Everything that applications see is
-//! made from those here, once.
+//! queue's operations and whose [`Caps`] are its properties. This crate makes what applications see
+//! ([`Port`], [`Queue`]) from them, in the same way for all drivers.
 //!
 //! ```text
 //!  Port ─┬─ Queue ── DriverQueue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch

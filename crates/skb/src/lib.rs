@@ -4,15 +4,15 @@
 //!  Pool ── Umem: one region                            Skb: u32 handle, dropped exactly once
 //!   │        frame 0 │ frame 1 │ … │ jumbo 0 │ …        Batch: many of them, one call
 //!   │        lines 0 │ lines 1 │ … (apart: a peer never maps them)
-//!   ├─ Depot         frames at home, behind a lock, moved half a list at a time
-//!   ├─ Local …       one a queue, worker or task: its hot list, no lock
+//!   ├─ Depot         free frames that all share, behind a lock; half a list moves at a time
+//!   ├─ Local …       one for each queue, worker or task: its hot list, no lock
 //!   └─ thread cache  where a plain `drop` goes, no lock, given back at thread exit
 //! ```
 //!
 //! Every frame is in exactly one of: the depot, a hot list, a thread cache, a port's ring, or an
 //! [`Skb`]. The [`Ledger`] proves it: `received + created = sent + consumed + dropped + in flight`.
 //!
-//! docs/adr/0001-ownership-and-trust.md says why it is so and what else was measured.
+//! docs/adr/0001-ownership-and-trust.md has the reasons, and the alternatives that were measured.
 
 mod alloc;
 mod batch;

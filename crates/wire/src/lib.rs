@@ -1,8 +1,8 @@
 //! Views of a frame's bytes: typed, checked and safe.
 //!
 //! Every function here takes a whole Ethernet frame (destination MAC first, no FCS) and returns a
-//! *view*: typed references into the same bytes, checked once, copied never. There are two kinds
-//! of view and one rule:
+//! *view*: typed references into the same bytes, checked once and never copied. There are two
+//! kinds of view:
 //!
 //! ```text
 //! frame  | MACs | VLAN tags | type | IP header, options | UDP header | payload | padding |
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! - `…Ref` reads and is `Copy`; `…Mut` also writes. Both dereference to the header, which is
-//!   where the plain reads live: `udp_mut(frame)?.src_port()`.
+//!   which has the methods that read fields: `udp_mut(frame)?.src_port()`.
 //! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
 //!
 //! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a
 //!   [`HeadMut`] resizes payloads, puts headers around a packet or takes them off, and turns a
 //!   packet into the ICMP error about it.
 //!
-//! A length that lies, a chain that does not end, a header that is not there: each is a
-//! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.
+//! A wrong length, an endless chain of headers or a missing header is a [`Malformed`], never a
+//! panic. No view allocates. A checksum is verified only by a call that asks for it.
 //!
 //! A packet longer than one buffer has its headers in the first: [`Head`] and [`HeadMut`] give the
 //! same views of them.

@@ -10,7 +10,8 @@ Commands for measurement (linerate runs the program linerate-lab for them):
   ndr      find the highest rate without loss
 
 PORT is [name=]driver:arg[,key=value]…; name is what reports and `linerate tune` call it.
-Most ports need root or some capabilities: `linerate doctor PORT` names them.
+xdp, packet and tap need root or capabilities, verbs needs its device's files, the others nothing:
+`linerate doctor PORT` names what is missing.
 ";
 /// Column at which the description of a driver begins.
 const PORT_COLUMNS: usize = 24;
@@ -46,9 +47,9 @@ Examples:
   linerate gen xdp:veth0 --rate 1Mpps --for 5s      sends only
   linerate gen xdp:eth0 --to 192.0.2.7:7777 --rate 1Mpps --flows 16 --for 10s
 
-A UDP socket at 192.0.2.7, port 7777, receives the datagrams. To verify them there, run
-`linerate forward xdp:eth0,udp=7777 sink:`, which checks the bytes of each numbered datagram, ends with
-status 3 if one is damaged, and counts reordered and lost packets.
+A UDP socket at 192.0.2.7, port 7777, receives the datagrams. To verify them, run there
+`linerate forward xdp:eth0,udp=7777 sink:`. It checks the bytes of each numbered datagram, counts
+reordered and lost packets, and ends with status 3 if a datagram is damaged.
 
 `linerate --help` lists the ports.";
 

@@ -74,7 +74,7 @@ impl Driver for Verbs {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[,datagrams]",
-            text: "packets between hosts by an RDMA device (InfiniBand, RoCE; experimental)",
+            text: "packets between hosts by an RDMA device (InfiniBand, RoCE)",
         }
     }
 

@@ -72,8 +72,8 @@ pub struct Run {
     /// The name of a built-in experiment, or the path of a file
     #[arg(value_name = "ID|FILE", required_unless_present = "resume")]
     pub experiment: Option<String>,
-    /// Run the quick subset only, which takes the time that `linerate lab list` tells, and set-ups
-    /// and repeated pairs; its results are marked as quick
+    /// Run the quick subset only; `linerate lab list` has its time, without set-ups and repeated
+    /// pairs. The results are marked as quick
     #[arg(long)]
     pub quick: bool,
     /// Run only cells that have these factor values; a factor may be named again, for another level

@@ -128,8 +128,8 @@ pub enum Form {
 #[derive(Debug, Parser)]
 #[command(after_long_help = DIFF, override_usage = DIFF_USAGE)]
 pub struct Diff {
-    /// The baseline, without the change; behind it, unless --with lists them, the profile with the
-    /// change
+    /// The baseline, without the change; the last one is the profile with the change, unless --with
+    /// lists those
     #[arg(value_name = "WITHOUT[#N]", required = true)]
     pub files: Vec<Place>,
     /// Profiles with the change: all others are runs without it
