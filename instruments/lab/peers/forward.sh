@@ -1,9 +1,10 @@
 #!/bin/bash
 # One window of forwarding: a program under packets, and one line of JSON that says what it did.
-# Experiments `veth`, `veth-load`, `versions-load` and `memif-peers` run it as a side of scenario
-# `command`.
+# Experiments `veth`, `veth-load`, `versions-load`, `send-cap` and `memif-peers` run it as a side of
+# scenario `command`.
 #
 #   generator ── a0 ═ v0 ── program ── w0 ═ b0     xdp, packet: counted is what b0 receives
+#                      program ── w0 ═ b0          xdp:send, packet:send: the same
 #   generator ── t0 ── program ── t1               tap: what the program writes into t1
 #   testpmd ══ program                             memif: what testpmd gets back, or sends one way
 #
@@ -12,7 +13,8 @@
 #
 #   SIDE   linerate, testpmd, vswitch (Open vSwitch in user space), bridge (the kernel's), or the
 #          path of another build of linerate
-#   PORT   xdp, packet, tap, or memif:macswap|sink:server|client[:OPTION] with the program's role
+#   PORT   xdp, packet, tap, or memif:macswap|sink:server|client[:OPTION] with the program's role;
+#          xdp:send:CAP and packet:send:CAP send by `linerate gen --tx-batch CAP`, without a generator
 #   LAB    linerate-lab; linerate and macswap are beside it, or on the PATH
 #   SIZE   bytes of a frame
 #   RATE   packets a second by `linerate forward gen:`, 0 for none; without it as many as can be
@@ -169,6 +171,9 @@ start_program() {
         start program "$cpu" "$linerate" forward "$memif" sink:,blind --quiet --for 1h
         ;;
     testpmd-memif-*) testpmd program "$cpu" "${back/sink/rxonly}" "$(memif_device "$role")" ;;
+    linerate-*-send)
+        start program "$cpu" "$tested" gen "$port:w0" --size "$size" --tx-batch "$role" --for 1h --quiet
+        ;;
     linerate-*)
         start program "$cpu" "$tested" forward "$port:$a" "$port:$b" --quiet --cpu "$cpu"
         ;;

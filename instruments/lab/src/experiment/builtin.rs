@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each built-in experiment.
-pub static BUILTIN: [(&str, &str); 25] = ours![
+pub static BUILTIN: [(&str, &str); 26] = ours![
     "batch",
     "batch-fault",
     "batch-bus",
@@ -45,6 +45,7 @@ pub static BUILTIN: [(&str, &str); 25] = ours![
     "peers-buffers",
     "veth",
     "veth-load",
+    "send-cap",
     "memif-peers",
     "noise",
     "noise-host",
