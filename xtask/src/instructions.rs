@@ -16,7 +16,7 @@ use crate::{cargo, skipped};
 /// A package, its bench, the numbers of turns of its two runs, and each case with its packets in
 /// one turn.
 type Bench = (&'static str, &'static str, [u64; 2], &'static [(&'static str, u64)]);
-const BENCHES: [Bench; 3] = [
+const BENCHES: [Bench; 4] = [
     (
         "linerate-datapath",
         "forward",
@@ -25,9 +25,24 @@ const BENCHES: [Bench; 3] = [
             ("null", 128),
             ("alone", 2),
             ("alone_cap_1", 2),
+            ("null_cap_1", 128),
+            ("null_cap_16", 128),
             ("gen", 64),
             ("fabric", 64),
             ("fabric_copy", 64),
+        ],
+    ),
+    (
+        "linerate-datapath",
+        "xmit_entries",
+        [200, 600],
+        &[
+            ("entry_one", 64),
+            ("entry_list", 64),
+            ("entry_static", 64),
+            ("entry_merged", 64),
+            ("entry_merged_one", 64),
+            ("entry_always", 64),
         ],
     ),
     (
@@ -81,6 +96,12 @@ const MARGIN: f64 = 1.02;
 /// cause such differences.
 const SAME: f64 = 0.1;
 
+/// Largest difference between the forms of the transmit entry, for each packet.
+const FORM: f64 = 1.0;
+/// Largest cost of a call that the engine has beside a bare device's: counts, and the check of
+/// offloads.
+const CALL: f64 = 145.0;
+
 /// Counts all cases and compares them with the ratchet; returns the counts and the skipped cases.
 pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -131,7 +152,7 @@ fn judge(counted: &[(&str, f64)], allowed: impl Fn(&str) -> f64) -> Result<Strin
         bail!("{}", over.join("\n"));
     }
     let mut notes: Vec<_> = counted.iter().map(|(case, n)| format!("{case} {n:.1}")).collect();
-    let of = |name| counted.iter().find(|(case, _)| *case == name).map(|(_, n)| *n);
+    let of = |name: &str| counted.iter().find(|(case, _)| *case == name).map(|(_, n)| *n);
     // A cap of one must use the path for a single packet, without any more instructions than
     // without a cap.
     if let Some((bare, capped)) = of("alone").zip(of("alone_cap_1"))
@@ -139,6 +160,7 @@ fn judge(counted: &[(&str, f64)], allowed: impl Fn(&str) -> f64) -> Result<Strin
     {
         bail!("alone_cap_1: {capped:.2} instructions, and {bare:.2} without a cap");
     }
+    judge_entries(of)?;
     if let Some((cut, copied)) = of("fabric").zip(of("fabric_copy")) {
         let share = cut / copied;
         if share > CUT_THROUGH_MAX {
@@ -147,6 +169,29 @@ fn judge(counted: &[(&str, f64)], allowed: impl Fn(&str) -> f64) -> Result<Strin
         notes.push(format!("fabric {share:.2} of its copy"));
     }
     Ok(format!("{} instructions a packet", notes.join(", ")))
+}
+
+/// Compares the forms of the transmit entry with each other, and what a cap of one costs the engine
+/// with what as many calls cost a bare device.
+fn judge_entries(of: impl Fn(&str) -> Option<f64>) -> Result<()> {
+    let Some(list) = of("entry_list") else { return Ok(()) };
+    for form in ["entry_static", "entry_merged"] {
+        if let Some(n) = of(form).filter(|n| (n - list).abs() > FORM) {
+            bail!(
+                "{form}: {n:.2} instructions, and {list:.2} for a list: docs/adr/0015 chose by less than {FORM}"
+            );
+        }
+    }
+    let [one, none, capped] = ["entry_one", "null", "null_cap_1"].map(of);
+    if let (Some(one), Some(none), Some(capped)) = (one, none, capped)
+        && capped - none > one - list + CALL
+    {
+        let (by_cap, by_calls) = (capped - none, one - list);
+        bail!(
+            "null_cap_1: {by_cap:.1} instructions for the cap, and {by_calls:.1} for the calls of a bare device"
+        );
+    }
+    Ok(())
 }
 
 /// Returns a note that asks for a lower limit, if the count is far below the limit.
@@ -237,6 +282,25 @@ mod tests {
         ] {
             let bad = good.map(|known| if known.0 == case { (case, n) } else { known });
             assert_eq!(judge(&bad).unwrap_err().to_string(), why);
+        }
+        let judge = |counted: &[(&str, f64)]| super::judge(counted, |_| 200.0);
+        let entries = [
+            ("entry_one", 34.0),
+            ("entry_list", 2.0),
+            ("entry_static", 2.5),
+            ("entry_merged", 3.0),
+            ("null", 5.0),
+            ("null_cap_1", 180.0),
+        ];
+        assert!(judge(&entries).is_ok());
+        for (case, n, why) in [
+            ("entry_static", 3.1, "entry_static: 3.10 instructions, and 2.00 for a list"),
+            ("entry_merged", 0.9, "entry_merged: 0.90 instructions"),
+            ("null_cap_1", 190.0, "for the cap, and 32.0 for the calls"),
+        ] {
+            let bad = entries.map(|known| if known.0 == case { (case, n) } else { known });
+            let told = judge(&bad).unwrap_err().to_string();
+            assert!(told.contains(why) || told.starts_with(why), "{told}");
         }
     }
 

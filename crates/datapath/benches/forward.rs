@@ -2,7 +2,8 @@
 //!
 //! Input: `null → null`, one worker turned by hand: 64 packets allocated and initialised, given a
 //! verdict, moved to the other port's backlog, freed, counted, ledger on; the same with one packet
-//! a turn, and with a cap of one, which then is to cost nothing. `gen → ring → sink`, two workers
+//! a turn, and with a cap of one, which then is to cost nothing; and 64 packets with a cap of one,
+//! a call for each, and of 16, four calls. `gen → ring → sink`, two workers
 //! turned in turn on one thread: stamped, passed by handle, every byte verified. And `null →
 //! memif`, packets of 1514 bytes that a reader sees where they lie, or in a copy; it looks at none
 //! of their bytes.
@@ -55,7 +56,7 @@ struct Case {
     packets_per_turn: usize,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 8] = [
     Case {
         name: "null",
         title: "null -> null",
@@ -76,6 +77,20 @@ const CASES: [Case; 6] = [
         make: || null(1, TxBatch::Packets(1)),
         turns: TURNS,
         packets_per_turn: 2,
+    },
+    Case {
+        name: "null_cap_1",
+        title: "null -> null, tx_batch=1",
+        make: || null(BUDGET, TxBatch::Packets(1)),
+        turns: TURNS,
+        packets_per_turn: 2 * BUDGET,
+    },
+    Case {
+        name: "null_cap_16",
+        title: "null -> null, tx_batch=16",
+        make: || null(BUDGET, TxBatch::Packets(16)),
+        turns: TURNS,
+        packets_per_turn: 2 * BUDGET,
     },
     Case {
         name: "gen",
