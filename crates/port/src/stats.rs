@@ -189,7 +189,8 @@ driver_counts! {
     /// Missed packets for which the receive ring had no room while the queue's thread waited for
     /// a CPU; an estimate.
     missed_no_cpu "missed_no_cpu_packets" "no CPU in time",
-    /// Missed packets for which no frame was posted, or none of enough length.
+    /// Missed packets for which no frame was posted, or none of enough length; of `packet` and
+    /// `tap`, those lost since the last reading if the pool had no frame meanwhile.
     missed_no_frame "missed_no_frame_packets" "no frame",
     /// Missed packets that had arrived in the receive ring and were not read before the ring was
     /// closed.

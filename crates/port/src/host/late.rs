@@ -1,7 +1,8 @@
 //! Divides the packets that a receive ring lost by cause: the queue's thread waited for its CPU,
 //! the pool had no frame, or the thread received too slowly.
 //!
-//! All find the receive ring full. Between two readings, lost packets count as late if the
+//! Of `packet` and `tap` all find the receive ring full; `xdp` counts packets without a frame
+//! apart. Between two readings, lost packets count as late if the
 //! thread's waits for a CPU together were at least as long as the ring takes to fill at the mean
 //! rate of that time. This is an estimate, because the kernel does not say when a packet was lost:
 //! many short waits count as one long one, and a burst after a quiet time may count as a full ring.

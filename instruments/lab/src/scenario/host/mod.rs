@@ -165,7 +165,7 @@ const OWN: &[Figure] = figures! {
     "outlet_lost" "packets" "Packets that a device was given and the kernel of no host got, but for those in `backlog_drop`.";
     "receiver_lost" "packets" "Packets that a host's kernel got and threw away: the counts from `backlog_drop` to `pfmemalloc_drop`.";
     "inlet_refused" "packets" "Of `inlet_lost`, those for which the device's own queue had no room: veth's, of 256.";
-    "inlet_missed" "packets" "Of `inlet_lost`, those for which the ring that the engine reads had no room.";
+    "inlet_missed" "packets" "Of `inlet_lost`, those for which the ring that the engine reads had no room; by tap, what the interface counts as dropped.";
     "core_late" "packets" "Packets that left the engine after one that had come later; with check = true.";
     "backlog_drop" "packets" "Packets for which a CPU's input backlog had no room (/proc/net/softnet_stat), at most those that the engine's devices refused.";
     "ip_in_hdr_errors" "packets" "InHdrErrors of IP, of both hosts, as all that follow; each is there if the kernel has it.";
