@@ -61,8 +61,9 @@ fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were
         let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
         let mems = vec![pool.local()];
         let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, slot).unwrap();
-        // The rate is so low that 32 packets take longer than the hold.
-        let turned = worker.turn(Instant::now() - Duration::from_secs(1));
+        // The rate is so low that 32 packets take longer than the hold, and the time is less than two
+        // holds, so that it is not quiet.
+        let turned = worker.turn(Instant::now() - Duration::from_millis(15));
         assert_eq!(turned, Turned::Idle);
         worker.park(turned, long).unwrap();
         let now = Instant::now();

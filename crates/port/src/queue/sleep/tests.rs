@@ -48,6 +48,8 @@ fn open(mode: Moderation) -> (Queue, Arc<AtomicUsize>) {
     let ops = Device(WaitSet::new(0).unwrap(), Arc::clone(&packets));
     let mut queue = Queue::new(Box::new(ops), pool.local());
     queue.set_moderation(mode);
+    // No ring ends a hold.
+    queue.ops.moderator().set_ring_len(Some(1 << 16));
     (queue, packets)
 }
 
