@@ -2,10 +2,10 @@
 //! the pool had no frame, or the thread received too slowly.
 //!
 //! Of `packet` and `tap` all find the receive ring full; `xdp` counts packets without a frame
-//! apart. Between two readings, lost packets count as late if the
-//! thread's waits for a CPU together were at least as long as the ring takes to fill at the mean
-//! rate of that time. This is an estimate, because the kernel does not say when a packet was lost:
-//! many short waits count as one long one, and a burst after a quiet time may count as a full ring.
+//! apart. Between two readings, lost packets count as late if the thread's waits for a CPU together
+//! were at least as long as the ring takes to fill at the mean rate of that time. This is an
+//! estimate, because the kernel does not say when a packet was lost: many short waits count as one
+//! long one, and a burst after a quiet time may count as a full ring.
 
 use std::thread::ThreadId;
 
@@ -111,7 +111,7 @@ impl Losses {
     /// Cost: that of [`Late::observe`].
     pub fn read(&mut self, received: u64, lost: u64, starved: u64, ring: u32) {
         if starved > self.starved {
-            self.no_frame += lost.saturating_sub(self.lost);
+            self.no_frame = self.no_frame.saturating_add(lost.saturating_sub(self.lost));
         }
         (self.lost, self.starved) = (lost, starved);
         self.late.observe(received, lost.saturating_sub(self.no_frame), ring);
@@ -119,7 +119,7 @@ impl Losses {
 
     /// Adds the packets lost so far to the counts of the driver, each to its cause.
     pub fn counts(&self, driver: DriverCounts) -> DriverCounts {
-        let others = self.no_frame + self.late.packets();
+        let others = self.no_frame.saturating_add(self.late.packets());
         DriverCounts {
             missed_ring_full: self.lost.saturating_sub(others),
             missed_no_cpu: self.late.packets(),
