@@ -1,7 +1,7 @@
 //! Divides the packets that a receive ring lost by cause: the queue's thread waited for its CPU,
 //! the pool had no frame, or the thread received too slowly.
 //!
-//! Of `packet` and `tap` all find the receive ring full; `xdp` counts packets without a frame
+//! Each cause fills the receive ring of `packet` and `tap`; `xdp` counts packets without a frame
 //! apart. Between two readings, lost packets count as late if the thread's waits for a CPU together
 //! were at least as long as the ring takes to fill at the mean rate of that time. This is an
 //! estimate, because the kernel does not say when a packet was lost: many short waits count as one
@@ -200,5 +200,10 @@ mod tests {
         losses.read(3000, 10, 4, 64);
         losses.read(3000, 15, 4, 64);
         assert_eq!(causes(&losses).1, 50);
+        // A count at the end of its range, and a ring without a length.
+        losses.read(u64::MAX, u64::MAX, 5, 0);
+        losses.read(u64::MAX, 0, 6, 0);
+        losses.read(u64::MAX, u64::MAX, 7, 0);
+        assert_eq!(causes(&losses).1, u64::MAX);
     }
 }

@@ -312,6 +312,25 @@ fn packet_longer_than_all_posted_buffers_is_dropped() {
     settled(&pool);
 }
 
+/// Checks that a packet that needs more buffers than a client has posted first waits for the
+/// others.
+#[test]
+fn packet_waits_while_the_client_posts_its_first_buffers() {
+    let (name, pool) = (name(), pool(Trust::Private));
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+    let client = Client::connected(&name, &mut port, &mut mem);
+    (0..RING).for_each(|i| client.to.ring.set(i, Desc { len: 100, ..buffer(i) }));
+    batch.push(mem.alloc_copy(&[1; 350]).unwrap()).unwrap();
+    client.to.set_head(3);
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (0, 1));
+    client.to.set_head(4);
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (1, 0));
+    assert_eq!(pool.ledger().dropped(linerate_skb::DropReason::TOO_LONG), 0);
+    drop((port, batch, mem));
+    settled(&pool);
+}
+
 /// Checks that a packet is dropped if it needs more buffers than the client has posted again for a
 /// second.
 #[test]
