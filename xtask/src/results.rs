@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! results/MACHINE/EXPERIMENT.json.gz   a run of `linerate lab run`, as `cargo xtask keep` wrote it
+//! results/MACHINE/guest-bounce.json.gz runs of `cargo xtask qemu bounce --keep MACHINE`
 //! <!-- results: EXPERIMENT METRIC STYLE MACHINE.. -->      in a page, before the rendered table
 //! <!-- end of results -->                                   behind it
 //! ```
@@ -25,11 +26,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::qemu::followed;
 use crate::steps::Done;
 use crate::tidy::{Finding, Tree};
 
 pub use aa::{ARGUMENTS as AA_ARGUMENTS, aa};
-pub use keep::{ARGUMENTS as KEEP_ARGUMENTS, keep};
+pub use keep::{ARGUMENTS as KEEP_ARGUMENTS, is_plain, keep, store};
+pub use number::number;
 
 /// The folder of the documents.
 const FOLDER: &str = "results/";
@@ -60,8 +63,13 @@ impl<'a> Documents<'a> {
         Documents { read: Box::new(read), known: BTreeMap::new(), pictures: BTreeMap::new() }
     }
 
+    /// Returns the path of a document from a page.
+    pub fn link(page: &str, machine: &str, experiment: &str) -> String {
+        format!("{}{FOLDER}{machine}/{experiment}{ENDING}", "../".repeat(page.matches('/').count()))
+    }
+
     /// Returns the document of an experiment on a machine.
-    fn get(&mut self, machine: &str, experiment: &str) -> Result<&Value> {
+    pub fn get(&mut self, machine: &str, experiment: &str) -> Result<&Value> {
         let path = format!("{FOLDER}{machine}/{experiment}{ENDING}");
         if !self.known.contains_key(&path) {
             let document = (self.read)(&path)?;
@@ -188,7 +196,7 @@ fn unpacked(path: &Path) -> Result<Value> {
         bail!("{}: it is not of gzip, or too long", what());
     }
     let document: Value = serde_json::from_slice(&text).with_context(what)?;
-    if document["schema"] != SCHEMA {
+    if document["schema"] != SCHEMA && document["schema"] != followed::SCHEMA {
         bail!("{}: its schema is not {SCHEMA}", what());
     }
     Ok(document)

@@ -8,9 +8,8 @@
 //! ```
 //!
 //! The first boot has no plugin: it tells the kernel's symbols, whose addresses are the same in
-//! every boot (nokaslr). Nothing is measured: every line of figures has MODEL on it.
+//! every boot (nokaslr). Nothing is measured: every line of figures has MODEL on it ([`followed`]).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,18 +20,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cargo;
+use crate::qemu::followed::{self, Ran};
 use crate::qemu::guest::Root;
 use crate::qemu::kernel::{self, Kernel};
-use crate::qemu::names::{self, Name};
+use crate::qemu::names;
 use crate::qemu::{boot, impossible, programs};
+use crate::results;
 use crate::steps::Done;
 
 /// The options, as `--help` prints them.
 pub const USAGE: &str = "\
-usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kernel|linerate]
+usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kernel|linerate] [--keep MACHINE]
 
   --runs N        runs a side, alternating; 1 unless told
   --event EVENT   by which today's functions are ranked: L2_LINES_OUT unless told; or L2_LINES_IN,
@@ -40,11 +41,11 @@ usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kern
   --kib N         KiB that the first stream receives while lines are counted; 1024 unless told, as many go before
   --path PATH     kernel: the adapters' packets go to the kernel's TCP, unless told; linerate: a linerate for each adapter
                   is between, packet: to tap:, bound to the same CPU with affinity
+  --keep MACHINE  writes the counts to results/MACHINE/guest-bounce.json.gz, for cargo xtask tables;
+                  refused unless all sources are committed
 ";
 
 const INIT: &str = include_str!("bounce.sh");
-/// Post 003, with Linux 2.4.17's listing and McKenney's differences.
-const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
 /// Kernel modules of the adapters, and of the taps for linerate.
 const MODULES: [&str; 2] = ["e100", "tun"];
 const ADAPTERS: u16 = 4;
@@ -67,19 +68,14 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off 
 /// boot does not count.
 const TRIES: u32 = 3;
 
-/// Index in [`names::EVENTS`] of the event that counts accesses to a line that is not in the CPU's
-/// cache.
-const LINES_IN: usize = 1;
-
-/// The sides: the baseline and the side with the change.
-const SIDES: [&str; 2] = ["none", "both"];
-
 struct Asked {
     runs: usize,
     event: String,
     kib: u32,
     /// True if linerate is between the adapters and the kernel's TCP.
     linerate: bool,
+    /// Machine of whose results the document is to be.
+    keep: Option<String>,
 }
 
 /// The guest, its kernel and the plugin.
@@ -91,19 +87,11 @@ struct Bounce {
     kallsyms: PathBuf,
 }
 
-/// One run of a side, with the file of its results.
-struct Ran {
-    file: PathBuf,
-    /// Counts by function, for each of the model's events.
-    counts: [Counts; names::EVENTS.len()],
-    packets: u64,
-}
-
-type Counts = BTreeMap<String, u64>;
-
 /// Runs both sides and prints the tables.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     let asked = Asked::read(args)?;
+    let commit = asked.keep.is_some().then(|| commit(root)).transpose()?;
+    let started = cargo::quiet(Command::new("date").args(["-u", "+%FT%TZ"]))?;
     if let Some(skipped) = impossible() {
         return Ok(skipped);
     }
@@ -124,25 +112,65 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     let folder = target.join("qemu");
     fs::create_dir_all(&folder)?;
     let bounce = Bounce::new(kernel, &target, folder, asked.linerate)?;
-    let mut rans = SIDES.map(|_| Vec::new());
+    let mut rans = followed::Runs::default();
     for run in 0..asked.runs {
-        for (side, rans) in SIDES.iter().zip(&mut rans) {
+        for (side, rans) in followed::SIDES.iter().zip(&mut rans) {
             eprintln!("qemu: bounce, run {} of {}, {side} ...", run + 1, asked.runs);
             let tries = (1..=TRIES).map(|_| bounce.follow(&target, side, run, &asked));
             let ran = tries.inspect(complain).find(Result::is_ok);
             rans.push(ran.context("no run passed")??);
         }
     }
-    let [none, both] = &rans;
-    let ranked = bounce.ranked(&target, &none[0], &both[0], &asked)?;
-    print!("{ranked}\n{}\n{}", beside(none, both), spread(&rans));
-    print!("\n{}", stages(none)?);
-    Ok(Done::from(format!("{} packets followed", packets(none) + packets(both))))
+    let ranked = bounce.ranked(&target, &asked)?;
+    print!("{ranked}\n{}\n{}", followed::beside(&rans), followed::spread(&rans));
+    print!("\n{}", followed::stages(&rans)?);
+    let all: u64 = rans.iter().map(|rans| followed::packets(rans)).sum();
+    let mut note = format!("{all} packets followed");
+    if let Some((machine, commit)) = asked.keep.as_deref().zip(commit) {
+        let made = made(&commit, started.trim(), args, &bounce.kernel)?;
+        let document = followed::document(&rans, made);
+        results::store(root, machine, followed::EXPERIMENT, &document)?;
+        note += "; now: cargo xtask tables";
+    }
+    Ok(Done::from(note))
+}
+
+/// Returns the hash of the last commit.
+///
+/// # Errors
+/// Sources that are not committed: a run of them cannot be repeated.
+fn commit(root: &Path) -> Result<String> {
+    let git = |words: &str| {
+        let mut git = Command::new("git");
+        git.args(["-c", "safe.directory=*"]).args(words.split(' ')).current_dir(root);
+        cargo::quiet(&mut git)
+    };
+    let changed = git("status --porcelain --untracked-files=no")?;
+    ensure!(
+        changed.trim().is_empty(),
+        "--keep needs all sources committed; changed are:\n{changed}"
+    );
+    Ok(git("rev-parse HEAD")?.trim().to_owned())
+}
+
+/// Returns what the document says of the command and what it ran on.
+fn made(commit: &str, started: &str, args: &[String], kernel: &Kernel) -> Result<Value> {
+    let qemu = cargo::quiet(Command::new(boot::QEMU).arg("--version"))?;
+    let qemu = qemu.lines().next().unwrap_or_default().split(" (").next().unwrap_or_default();
+    Ok(json!({
+        "run": {
+            "command": format!("cargo xtask qemu bounce {}", args.join(" ")),
+            "started": started,
+            "tool": { "commit": commit, "version": env!("CARGO_PKG_VERSION") },
+        },
+        "env": { "guest": kernel.version, "qemu": qemu },
+    }))
 }
 
 impl Asked {
     fn read(args: &[String]) -> Result<Asked> {
-        let mut asked = Asked { runs: 1, event: "L2_LINES_OUT".into(), kib: 1024, linerate: false };
+        let event = "L2_LINES_OUT".into();
+        let mut asked = Asked { runs: 1, event, kib: 1024, linerate: false, keep: None };
         for pair in args.chunks(2) {
             let (option, value) = match pair {
                 [option, value] => (option.as_str(), value),
@@ -158,6 +186,7 @@ impl Asked {
                 ("--event", _) if names::EVENTS.contains(&value.as_str()) => {
                     asked.event.clone_from(value);
                 }
+                ("--keep", _) if results::is_plain(value) => asked.keep = Some(value.clone()),
                 _ => bail!("{option} {value}: cannot be asked for\n{USAGE}"),
             }
         }
@@ -236,7 +265,7 @@ impl Bounce {
 
     /// Runs a side under the plugin.
     fn follow(&self, target: &Path, side: &str, run: usize, asked: &Asked) -> Result<Ran> {
-        let file = self.folder.join(format!("bounce.{side}.{run}.lines"));
+        let file = self.file(side, run);
         let plugin = format!(
             "{},out={},marked=on,l2={L2},arm={:x}-{:x}-{BUFFER:x}",
             self.plugin.display(),
@@ -265,7 +294,12 @@ impl Bounce {
             let document = cargo::quiet(self.lines(target, &file, event).arg("--json"))?;
             documents.push(serde_json::from_str(&document)?);
         }
-        Ran::of(file, &documents)
+        Ran::of(&documents)
+    }
+
+    /// Returns the path of the plugin's output.
+    fn file(&self, side: &str, run: usize) -> PathBuf {
+        self.folder.join(format!("bounce.{side}.{run}.lines"))
     }
 
     /// Returns start and end of a function of the guest's kernel.
@@ -290,11 +324,12 @@ impl Bounce {
         command
     }
 
-    /// Returns the difference of two runs, ranked.
-    fn ranked(&self, target: &Path, none: &Ran, both: &Ran, asked: &Asked) -> Result<String> {
-        let profile = none.file.with_extension("json");
-        cargo::quiet(self.lines(target, &none.file, &asked.event).arg("-o").arg(&profile))?;
-        let mut command = self.lines(target, &both.file, &asked.event);
+    /// Returns the difference of the first runs of both sides, ranked.
+    fn ranked(&self, target: &Path, asked: &Asked) -> Result<String> {
+        let [none, both] = followed::SIDES.map(|side| self.file(side, 0));
+        let profile = none.with_extension("json");
+        cargo::quiet(self.lines(target, &none, &asked.event).arg("-o").arg(&profile))?;
+        let mut command = self.lines(target, &both, &asked.event);
         cargo::quiet(command.args(["--top", "60", "--without"]).arg(&profile))
     }
 }
@@ -319,139 +354,6 @@ fn send(port: u16, over: &Arc<AtomicBool>) {
     });
 }
 
-impl Ran {
-    /// Reads one document for each of the model's events.
-    fn of(file: PathBuf, documents: &[Value]) -> Result<Ran> {
-        let mut counts: [Counts; names::EVENTS.len()] = Default::default();
-        let mut packets = 0;
-        for (document, counts) in documents.iter().zip(&mut counts) {
-            packets =
-                document["conditions"]["packets"].as_u64().context("no packet was counted")?;
-            for row in document["rows"].as_array().context("no rows")? {
-                // Remove the suffixes with which the compiler names a part of a function, or a copy
-                // with fewer arguments.
-                let name = row["symbol"].as_str().unwrap_or_default().split('.').next();
-                let count = counts.entry(name.unwrap_or_default().to_owned()).or_insert(0);
-                *count += row["count"].as_u64().unwrap_or(0);
-            }
-        }
-        Ok(Ran { file, counts, packets })
-    }
-
-    /// Returns the rate of an event for each 1000 packets, in functions that `keep` accepts.
-    fn rate(&self, event: usize, keep: impl Fn(&str) -> bool) -> f64 {
-        let kept = self.counts[event].iter().filter(|(name, _)| keep(name));
-        1000.0 * kept.map(|(_, n)| n).sum::<u64>() as f64 / self.packets as f64
-    }
-}
-
-fn packets(rans: &[Ran]) -> u64 {
-    rans.iter().map(|ran| ran.packets).sum()
-}
-
-/// Returns the median of an event's rate over the runs of a side.
-fn middle(rans: &[Ran], event: usize, keep: impl Fn(&str) -> bool) -> f64 {
-    median(rans.iter().map(|ran| ran.rate(event, &keep)).collect())
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    let half = rates.len() / 2;
-    if rates.len() % 2 == 1 { rates[half] } else { (rates[half - 1] + rates[half]) / 2.0 }
-}
-
-/// Formats the post's list beside ours, function by function, with the totals of both.
-fn beside(none: &[Ran], both: &[Ran]) -> String {
-    let heads = names::EVENTS.map(|event| format!("{event:>24}"));
-    let under = format!("{:>8} {:>8} {:>6}", "without", "with", "%");
-    let mut text = format!(
-        "MODEL  post 003's list beside this kernel's: events in 1000 packets without and with affinity, and the saving\n\
-         MODEL  {:<31} {:>6} {}\n\
-         MODEL  {:<31} {:>6} {under} {under} {under}  today\n",
-        "",
-        "post",
-        heads.join(" "),
-        "Linux 2.4.17",
-        "%"
-    );
-    let mut row = |name: &str, post: f64, today: &str, keep: &dyn Fn(&str) -> bool| {
-        text += &format!("MODEL  {name:<31} {post:>6.1}");
-        for event in 0..names::EVENTS.len() {
-            let (without, with) = (middle(none, event, keep), middle(both, event, keep));
-            let saved = match without > 0.0 {
-                true => format!("{:.1}", 100.0 * (without - with) / without),
-                false => "n/a".to_owned(),
-            };
-            text += &format!(" {without:>8.1} {with:>8.1} {saved:>6}");
-        }
-        text += &format!("  {today}\n");
-    };
-    let all = names::posted(POST);
-    for Name { old, with, without } in &all {
-        let post = 100.0 * (*without as f64 - *with as f64) / *without as f64;
-        match names::today(old) {
-            [] => row(old, post, "(gone)", &|_| false),
-            today => row(old, post, &today.join(" "), &|name| today.contains(&name)),
-        }
-    }
-    let post = |keep: fn(&str) -> bool| {
-        let kept = all.iter().filter(|name| keep(name.old));
-        let (with, without) = kept.fold((0, 0), |(a, b), name| (a + name.with, b + name.without));
-        100.0 * (without as f64 - with as f64) / without as f64
-    };
-    row("total", post(|_| true), "", &|_| true);
-    row("total without idle", post(|old| old != names::IDLE), "", &|name| !names::is_idle(name));
-    text
-}
-
-/// Formats the stages of the post's profile, each with its functions that moved cache lines.
-///
-/// # Errors
-/// A stage of which no run has a function: then it is not the post's path that was followed.
-fn stages(rans: &[Ran]) -> Result<String> {
-    let mut text =
-        "MODEL  stages of the post's profile: functions here, with L2_LINES_IN in 1000 packets\n"
-            .to_owned();
-    for (stage, olds) in names::STAGES {
-        let functions = olds.iter().flat_map(|old| names::today(old));
-        let counted = functions.map(|name| (middle(rans, LINES_IN, |of| of == *name), name));
-        let mut counted: Vec<_> = counted.filter(|(rate, _)| *rate > 0.0).collect();
-        counted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        ensure!(!counted.is_empty(), "{stage}: no function of the kernel's was followed");
-        let most = counted.iter().take(3).map(|(rate, name)| format!("{name} {rate:.0}"));
-        text += &format!("MODEL    {stage}: {}\n", most.collect::<Vec<_>>().join(", "));
-    }
-    Ok(text)
-}
-
-/// Formats the spread between the runs of a side.
-fn spread(rans: &[Vec<Ran>; 2]) -> String {
-    let mut text = String::new();
-    for (side, rans) in SIDES.iter().zip(rans) {
-        text += &format!("MODEL  {side}: {} runs, {} packets\n", rans.len(), packets(rans));
-        for (i, event) in names::EVENTS.iter().enumerate() {
-            let mut rates: Vec<f64> = rans.iter().map(|ran| ran.rate(i, |_| true)).collect();
-            rates.sort_by(f64::total_cmp);
-            let (least, most) = (rates[0], rates[rates.len() - 1]);
-            let middle = median(rates.clone());
-            let without = |left: usize| {
-                let rest = rates.iter().enumerate().filter(|(i, _)| *i != left);
-                median(rest.map(|(_, rate)| *rate).collect())
-            };
-            let moves = (0..rates.len()).filter(|_| rates.len() > 1).map(without);
-            let moves = moves.map(|one| (one - middle).abs()).fold(0.0, f64::max);
-            let of = |difference: f64| 100.0 * difference / middle;
-            text += &format!(
-                "MODEL    {event}: median {middle:.0} in 1000 packets, {least:.0} to {most:.0}, {:.1} % apart; \
-                 by any one run left out it moves {:.1} %\n",
-                of(most - least),
-                of(moves)
-            );
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -466,53 +368,11 @@ mod tests {
         assert_eq!((all.runs, all.event.as_str(), all.kib), (5, "L2_LINES_IN", 512));
         assert_eq!(asked("").unwrap().event, "L2_LINES_OUT");
         assert!(asked("--path linerate").unwrap().linerate);
-        for wrong in ["--runs", "--runs 0", "--event cycles", "--kib x", "--path tap", "5"] {
+        assert_eq!(asked("--keep qemu").unwrap().keep.as_deref(), Some("qemu"));
+        for wrong in
+            ["--runs", "--runs 0", "--event cycles", "--kib x", "--path tap", "--keep ../x", "5"]
+        {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn one_run_that_is_far_off_does_not_move_the_median() {
-        assert_eq!(median(vec![900.0, 101.0, 99.0, 100.0, 98.0]), 100.0);
-        assert_eq!(median(vec![2.0, 1.0]), 1.5);
-    }
-
-    /// A run with the same counts of the first two events.
-    fn ran(rows: &[(&str, u64)]) -> Ran {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(symbol, count)| serde_json::json!({ "symbol": symbol, "count": count }))
-            .collect();
-        let document = serde_json::json!({ "conditions": { "packets": 1000 }, "rows": rows });
-        Ran::of(PathBuf::new(), &[document.clone(), document]).unwrap()
-    }
-
-    #[test]
-    fn a_stage_that_no_function_was_followed_of_is_an_error() {
-        let first = |(_, olds): &(_, &[&str])| (names::today(olds[0])[0], 7);
-        let mut rows: Vec<_> = names::STAGES.iter().map(first).collect();
-        let text = stages(&[ran(&rows)]).unwrap();
-        assert!(text.contains("MODEL    irq: e100_intr 7\n"), "{text}");
-        rows.retain(|(name, _)| *name != "e100_tx_clean");
-        let e = stages(&[ran(&rows)]).unwrap_err().to_string();
-        assert!(e.starts_with("clean-up: no function"), "{e}");
-    }
-
-    #[test]
-    fn the_post_s_list_stands_beside_ours_with_both_totals() {
-        let none = [ran(&[("cpu_idle_poll.isra.0", 100), ("tcp_v4_rcv", 50), ("other", 10)])];
-        let both = [ran(&[("cpu_idle_poll.isra.0", 60), ("tcp_v4_rcv", 5), ("other", 10)])];
-        let text = beside(&none, &both);
-        let words = |name: &str| {
-            let line = text.lines().find(|line| line.contains(name)).unwrap();
-            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
-        };
-        let row = ["90.2", "50.0", "5.0", "90.0", "50.0", "5.0", "90.0", "0.0", "0.0", "n/a"];
-        assert_eq!(words(" tcp_v4_rcv ")[2..12], row);
-        assert_eq!(words(" poll_idle ")[2..6], ["40.7", "100.0", "60.0", "40.0"]);
-        assert_eq!(words(" total  ")[1..6], ["total", "53.0", "160.0", "75.0", "53.1"]);
-        assert_eq!(words(" without idle ")[4..8], ["61.8", "60.0", "15.0", "75.0"]);
-        assert!(text.lines().all(|line| line.starts_with("MODEL")));
-        assert!(spread(&[none.into(), both.into()]).contains("160 to 160, 0.0 % apart"));
     }
 }

@@ -46,19 +46,21 @@ else
     case $side in
     both)
         for i in 0 1 2 3; do
-            eval "echo $i >/proc/irq/\$irq$i/smp_affinity_list"
             [ "$i" = 0 ] || lines-load receive "500$i" 0 0 "$i" &
         done
         chief=0
+        step=0
         ;;
     none)
         for i in 1 2 3; do
             lines-load receive "500$i" 0 0 &
         done
         chief=
-        lines-load rotate 20 "$irq0" "$irq1" "$irq2" "$irq3" &
+        step=1
         ;;
     esac
+    # The lines of this process are in the counts, so both sides have it. A step of 0 binds.
+    lines-load rotate 20 "$step" "$irq0" "$irq1" "$irq2" "$irq3" &
     # shellcheck disable=SC2086
     lines-load receive 5000 "$warm" "$count" $chief &
     chief=$!

@@ -16,6 +16,7 @@ mod again;
 mod apt;
 mod boot;
 mod bounce;
+pub mod followed;
 mod guest;
 mod kernel;
 mod laps;

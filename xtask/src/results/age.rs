@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{ENDING, FOLDER, aa, file, word};
+use crate::qemu::followed;
 use crate::tidy::Tree;
 
 /// The code that gives verdicts.
@@ -29,6 +30,10 @@ pub fn older(
         } else {
             continue;
         };
+        if document["schema"] == followed::SCHEMA {
+            // It is of a kernel's functions, and of no crate.
+            continue;
+        }
         let (commit, crates) = (word(&document, commit), measured(&document));
         let sources: Vec<String> = crates.iter().map(|name| format!("crates/{name}/src")).collect();
         let is_verdicts_alone = document["schema"] == aa::SCHEMA;

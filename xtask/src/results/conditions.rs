@@ -97,6 +97,22 @@ pub fn definition(document: &Value, name: &str) -> Result<String> {
     Ok(told.collect::<Vec<_>>().join(" "))
 }
 
+/// Returns a figure of a whole side, stored under `case=bulk load=max/a` with the factors in any
+/// order.
+pub fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> {
+    let wanted = at.as_object()?;
+    let is = |key: &str| {
+        let (cell, of) = key.rsplit_once('/').unwrap_or(("", key));
+        let pairs: Vec<(&str, &str)> =
+            cell.split(' ').filter_map(|one| one.split_once('=')).collect();
+        of == side
+            && pairs.len() == wanted.len()
+            && pairs.iter().all(|(k, v)| wanted.get(*k).and_then(Value::as_str) == Some(*v))
+    };
+    let (_, figures) = document["heads"].as_object()?.iter().find(|(key, _)| is(key))?;
+    figures[name].as_f64()
+}
+
 /// Returns a text of the experiment's file, without a full stop at its end.
 fn text(document: &Value, key: &str) -> Result<String> {
     let said = file(document);

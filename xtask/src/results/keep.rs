@@ -2,7 +2,7 @@
 //! a person.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -33,9 +33,8 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
             "cargo xtask keep {ARGUMENTS}, as in: cargo xtask keep lab/20261122T134312Z-pool amd-family26-model2"
         ),
     };
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     for word in [machine].into_iter().chain(part) {
-        if word.is_empty() || !word.chars().all(is_plain) {
+        if !is_plain(word) {
             bail!(
                 "{word:?} is not of small letters, digits and hyphens, as amd-family26-model2 is"
             );
@@ -68,16 +67,28 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
         bail!("{} still has {name:?} in it: run it again from another folder", path.display());
     }
     let experiment = document["experiment"]["id"].as_str().unwrap_or_default();
-    if experiment.is_empty() || !experiment.chars().all(is_plain) {
+    if !is_plain(experiment) {
         bail!("{} does not say of which experiment it is", path.display());
     }
     let part = part.map(|part| format!("-{part}")).unwrap_or_default();
-    let to = root.join(FOLDER).join(machine).join(format!("{experiment}{part}{ENDING}"));
-    fs::create_dir_all(to.parent().unwrap_or(root))?;
-    pack(&document, &to)?;
+    let to = store(root, machine, &format!("{experiment}{part}"), &document)?;
     let bytes = fs::metadata(&to)?.len();
     let at = to.strip_prefix(root).unwrap_or(&to).display();
     Ok(Done::from(format!("{at} ({bytes} bytes); now: cargo xtask tables")))
+}
+
+/// Returns true for a word of which a name in `results/` may consist.
+pub fn is_plain(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !word.is_empty() && word.chars().all(is_plain)
+}
+
+/// Writes a document to its place in `results/`, and returns its path.
+pub fn store(root: &Path, machine: &str, name: &str, document: &Value) -> Result<PathBuf> {
+    let to = root.join(FOLDER).join(machine).join(format!("{name}{ENDING}"));
+    fs::create_dir_all(to.parent().unwrap_or(root))?;
+    pack(document, &to)?;
+    Ok(to)
 }
 
 /// Writes a document through gzip, without a time or a name in its header.

@@ -12,17 +12,20 @@
 //! ([`super::scatter`]). Several levels of one factor are alternatives.
 //!
 //! A metric of CPU time gets a column with the latency of the same cells, if the document has one.
+//! `guest-bounce WHAT MACHINE` is a table of [`followed`].
+//!
 //! In a document that reproduces post 001, a side that did not reach its load has a dash instead of
 //! a figure.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::conditions::{definition, source, stated, subject};
+use super::conditions::{definition, of_side, source, stated, subject};
 use super::number::{number, signed};
 use super::plain::plain;
 use super::scatter::REACHED_PCT;
 use super::{Documents, scatter, word};
+use crate::qemu::followed;
 use crate::tidy::Finding;
 
 /// The line before a rendered table begins with this.
@@ -85,7 +88,11 @@ pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, V
             out += &old;
             continue;
         }
-        match Block::parse(asked).and_then(|block| block.render(path, documents)) {
+        let table = match followed::asked(asked) {
+            Some((what, machine)) => followed::block(path, what, machine, documents),
+            None => Block::parse(asked).and_then(|block| block.render(path, documents)),
+        };
+        match table {
             Ok(table) => out += &table,
             Err(e) => {
                 found.push(Finding::at(path, i + 1, format!("{e:#}")));
@@ -367,22 +374,6 @@ fn name_of(at: &Value) -> String {
     let levels = at.as_object().into_iter().flatten();
     let levels: Vec<&str> = levels.map(|(_, level)| level.as_str().unwrap_or("-")).collect();
     levels.join(", ")
-}
-
-/// Returns a figure of a whole side, stored under `case=bulk load=max/a` with the factors in any
-/// order.
-fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> {
-    let wanted = at.as_object()?;
-    let is = |key: &str| {
-        let (cell, of) = key.rsplit_once('/').unwrap_or(("", key));
-        let pairs: Vec<(&str, &str)> =
-            cell.split(' ').filter_map(|one| one.split_once('=')).collect();
-        of == side
-            && pairs.len() == wanted.len()
-            && pairs.iter().all(|(k, v)| wanted.get(*k).and_then(Value::as_str) == Some(*v))
-    };
-    let (_, figures) = document["heads"].as_object()?.iter().find(|(key, _)| is(key))?;
-    figures[name].as_f64()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Test programs whose cache-line transfers are known in advance: `lines-load
 //! bounce|false-shared|private N`, and the load of a guest: `lines-load receive PORT WARM COUNT
-//! [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
+//! [CPU]`, `lines-load rotate MS STEP IRQ..` and `lines-load datagrams PORT`.
 //!
 //! Two threads take turns, N in all. In its turn a thread adds one to a counter, then ends the
 //! turn. With `bounce` both threads have one counter; with `false-shared` each has a counter of its
@@ -15,8 +15,8 @@
 //!
 //! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With
 //! COUNT above 0 it sets marks: follow from the first byte, count from byte WARM for COUNT bytes.
-//! Then it ends; if the stream ends earlier, it fails. `rotate` moves each irq to the next CPU
-//! every MS milliseconds. `datagrams` reads them one by one, until it is killed.
+//! Then it ends; if the stream ends earlier, it fails. `rotate` moves each irq STEP of
+//! four CPUs further every MS milliseconds. `datagrams` reads them one by one, until it is killed.
 
 use std::fs;
 use std::hint::black_box;
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["receive", port, warm, count] => receive(port, warm, count),
         ["receive", port, warm, count, cpu] => pin(cpu).and_then(|()| receive(port, warm, count)),
-        ["rotate", ms, ref irqs @ ..] => rotate(ms, irqs),
+        ["rotate", ms, step, ref irqs @ ..] => rotate(ms, step, irqs),
         ["datagrams", port] => datagrams(port),
         ["bounce", turns] => turns_of(0, turns),
         ["false-shared", turns] => turns_of(1, turns),
@@ -230,13 +230,14 @@ fn pin(cpu: &str) -> Option<()> {
     (ret == 0).then_some(())
 }
 
-/// Moves each irq to the next of four CPUs, repeatedly, as an IO-APIC did that passed each
-/// interrupt to another CPU.
-fn rotate(ms: &str, irqs: &[&str]) -> Option<()> {
+/// Moves each irq `step` of four CPUs further, repeatedly, as an IO-APIC did that passed each
+/// interrupt to another CPU. With a step of 0 each stays, and the work of moving is the same.
+fn rotate(ms: &str, step: &str, irqs: &[&str]) -> Option<()> {
     let rest = Duration::from_millis(ms.parse().ok()?);
-    for first in 0.. {
+    let step: usize = step.parse().ok()?;
+    for round in 0_usize.. {
         for (i, irq) in irqs.iter().enumerate() {
-            let cpu = (first + i) % 4;
+            let cpu = (round.wrapping_mul(step) + i) % 4;
             fs::write(format!("/proc/irq/{irq}/smp_affinity_list"), cpu.to_string()).ok()?;
         }
         thread::park_timeout(rest);
