@@ -35,6 +35,17 @@ const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0
     -device e1000,netdev=e0,mac=02:00:00:00:02:00,romfile= \
     -device e1000,netdev=e1,mac=02:00:00:00:02:01,romfile=";
 
+/// A card with two queues, and one that a bridge of this machine joins it to: only a tap gives a
+/// card of QEMU more than one queue. Bridge and taps are in a network namespace of QEMU's own.
+const TWO_QUEUES: &str = "-netdev tap,id=q0,ifname=q0,queues=2,script=no,downscript=no,vhost=off \
+    -netdev tap,id=q1,ifname=q1,script=no,downscript=no,vhost=off \
+    -device virtio-net-pci,netdev=q0,mq=on,vectors=6,mac=02:00:00:00:05:00,romfile= \
+    -device virtio-net-pci,netdev=q1,mac=02:00:00:00:05:01,romfile=";
+/// Creates that namespace's bridge and taps, which send nothing by themselves.
+const BRIDGE: &str = "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 && ip link add b0 type bridge mcast_snooping 0 && ip link set b0 up && \
+    ip tuntap add q0 mode tap multi_queue && ip link set q0 up master b0 && \
+    ip tuntap add q1 mode tap && ip link set q1 up master b0";
+
 /// Number of CPUs, and the kernel option that starts only one. Guests run at the same time, one for
 /// each host CPU. With two CPUs, a kernel 6.12 died once in code that it rewrites while XDP
 /// programs are attached and detached. The second CPU is offline until a scenario enables it.
@@ -49,7 +60,21 @@ pub fn command(image: &Path, root: &Path) -> Command {
     let mut command = bare(image, root, CPUS.1, BOOT_LIMIT);
     command.args(["-smp", CPUS.0]);
     command.args(CARDS.split_whitespace());
-    command
+    if !can_bridge() {
+        return command;
+    }
+    command.args(TWO_QUEUES.split_whitespace());
+    let mut bridged = Command::new("unshare");
+    bridged.args(["--net", "sh", "-c", &format!("{BRIDGE} && exec \"$0\" \"$@\"")]);
+    bridged.arg(command.get_program()).args(command.get_args());
+    bridged
+}
+
+/// Returns true if this process may create a network namespace with a bridge and taps.
+fn can_bridge() -> bool {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "sh", "-c", BRIDGE]).stdout(Stdio::null()).stderr(Stdio::null());
+    unshare.status().is_ok_and(|status| status.success())
 }
 
 /// Returns the command that boots a guest that prints a table, with additional kernel options.

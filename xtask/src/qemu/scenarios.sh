@@ -208,11 +208,7 @@ scenario_two_cpus() {
     ip -n west link set eth0 up
     soon is_up middle w0
     soon is_up west eth0
-    moves=affinity::interrupts::tests::the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back
-    LINERATE_TEST_IRQ="w0/$west" ip netns exec middle /tests/linerate_ctl --exact $moves \
-        >irqs.err 2>&1 || fail 'irqs did not come where they were moved, or were not put back'
-    grep -q '^test result: ok. 1 passed' irqs.err || fail 'it did not run'
-    ! grep -q skipped: irqs.err || fail 'it was skipped'
+    irqs_move w0/$west
     # Notes are for readers, and not beside a document.
     linerate forward gen:,rate=100pps sink: -q --cpu 1 >off.txt 2>off.err &
     running=" off:$!"
@@ -229,6 +225,51 @@ scenario_two_cpus() {
     equal "$status" 143 'exit status of a run whose CPU went'
     grep -q 'warning: a worker pinned to CPU 1 runs on CPU 0: CPU 1 is offline' off.err ||
         fail 'it did not say where it runs'
+}
+
+# A card with two queues: each queue's interrupts move alone, a worker on each CPU has one of them, and no flow is reordered.
+scenario_two_queues() {
+    grep -qs 02:00:00:00:05:00 /sys/class/net/*/address || { echo 'skipped: QEMU has no tap: not root, or without ip and unshare'; return; }
+    [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
+    echo 1 >$second_cpu
+    namespaces
+    place 02:00:00:00:05:00 middle w0
+    place 02:00:00:00:05:01 west eth0
+    ip netns exec middle ethtool -L w0 combined 2
+    ip -n middle addr add "$east/24" dev w0
+    ip -n west addr add "$west/24" dev eth0
+    ip -n middle link set w0 up
+    ip -n west link set eth0 up
+    soon is_up middle w0
+    soon is_up west eth0
+    irqs_move w0/$west
+    equal "$(grep -c ' alone on CPU 1' irqs.err)" 2 'queues whose irqs moved alone'
+    # The card's counter knows every packet, so nobody asks for an address any more.
+    ip -n west neigh replace "$east" lladdr "$(ip netns exec middle cat /sys/class/net/w0/address)" nud permanent dev eth0
+    ip -n middle link add e0 numrxqueues 2 numtxqueues 2 type veth peer name eth0 netns east
+    ip -n middle link set e0 up
+    ip -n east link set eth0 up
+    soon is_up middle e0
+    start sink east forward packet:eth0 sink:
+    soon opened east 1
+    start forward middle forward xdp:w0,all xdp:e0,all --cpu 0,1
+    soon works 1
+    sleep 1
+    before=$(received_by w0)
+    ip netns exec west linerate gen packet:eth0 --to "$east:7777" --flows 16 --count 2000 --rate 1kpps --json >gen.json 2>gen.err
+    equal "$(number gen ledger sent)" 2000 'packets sent'
+    soon all_came
+    sleep 1
+    card=$(($(received_by w0) - before))
+    part
+    echo 0 >$second_cpu
+    equal "$(number forward ledger sent)" "$card" 'packets of the card that crossed'
+    equal "$(number sink verify packets)" "$card" 'packets at the end'
+    equal "$(number sink verify reordered)" 0 'reordered'
+    equal "$(number sink verify corrupted)" 0 'corrupted'
+    queues=$(sed 's/.*"device":"w0"[^[]*\[[^[]*"queues":\[\([^]]*\)\].*/\1/' forward.json)
+    echo "of $card packets: $queues"
+    ! echo "$queues" | grep -q '"rx":{"packets":0,' || fail 'a queue received nothing'
 }
 
 # The first command shares its memory with a second process, whatever huge pages are free.
@@ -304,9 +345,28 @@ across_cards() {
     part
 }
 
+# Moves the interrupts of a card in the middle: $1 is its name, and an address reached by it.
+irqs_move() {
+    moves=affinity::interrupts::tests::the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back
+    LINERATE_TEST_IRQ=$1 ip netns exec middle /tests/linerate_ctl --exact $moves \
+        >irqs.err 2>&1 || fail 'irqs did not come where they were moved, or were not put back'
+    grep -q '^test result: ok. 1 passed' irqs.err || fail 'it did not run'
+    ! grep -q skipped: irqs.err || fail 'it was skipped'
+}
+
 # How the card w0 divides its packets.
 divided() {
     ip netns exec middle ethtool -x w0
+}
+
+# How many packets a card in the middle has received, by its driver.
+received_by() {
+    ip netns exec middle cat "/sys/class/net/$1/statistics/rx_packets"
+}
+
+# Whether the card w0 has received what was sent since it had received $before; the bridge before it may drop some.
+all_came() {
+    [ "$(received_by w0)" -ge $((before + 1900)) ]
 }
 
 # Whether the worker of what was started last may run on CPU $1 alone. Threads of other names try the CPU before.
@@ -326,9 +386,9 @@ is_symmetric() {
     divided >now && symmetric now
 }
 
-# Whether what was started last has its worker, and so listens to signals.
+# Whether what was started last has its worker $1, the first unless told, and so listens to signals.
 works() {
-    grep -q linerate-0 /proc/"${running##*:}"/task/*/comm
+    grep -qs "linerate-${1:-0}" /proc/"${running##*:}"/task/*/comm
 }
 
 # Sends the file `sent` by TCP from host $1 to host $2 with the address $3, and compares what came.
