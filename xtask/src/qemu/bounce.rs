@@ -161,7 +161,7 @@ fn made(commit: &str, started: &str, args: &[String], kernel: &Kernel) -> Result
         "run": {
             "command": format!("cargo xtask qemu bounce {}", args.join(" ")),
             "started": started,
-            "tool": { "commit": commit, "version": env!("CARGO_PKG_VERSION") },
+            "tool": { "commit": commit },
         },
         "env": { "guest": kernel.version, "qemu": qemu },
     }))

@@ -228,7 +228,8 @@ pub fn rendered(document: &Value, what: &str, link: &str) -> Result<String> {
     let runs = runs(document)?;
     let text = match what {
         "saved" => table(&runs),
-        "stages" => bullets(&stages(&runs)?),
+        // The first line is a heading.
+        "stages" => bullets(stages(&runs)?.split_once('\n').map_or("", |(_, rest)| rest)),
         "spread" => bullets(&spread(&runs)),
         other => bail!("{other}: saved, stages or spread can be rendered of it"),
     };
@@ -239,14 +240,13 @@ pub fn rendered(document: &Value, what: &str, link: &str) -> Result<String> {
     let (commit, started) = (said("/run/tool/commit")?, said("/run/started")?);
     Ok(format!(
         "\n{text}\nMODEL. Tool: `{}`. Medians of {} runs a side, {} and {} packets. Device: four emulated i82559.\n\
-         From [{EXPERIMENT}]({link}): Linux {}, {}, {started:.10}, version {}, commit {commit:.7}.\n\n",
+         From [{EXPERIMENT}]({link}): Linux {}, {}, {started:.10}, commit {commit:.7}.\n\n",
         said("/run/command")?,
         runs[0].len(),
         packets(&runs[0]),
         packets(&runs[1]),
         said("/env/guest")?,
         said("/env/qemu")?,
-        said("/run/tool/version")?,
     ))
 }
 
@@ -256,7 +256,11 @@ fn table([none, both]: &Runs) -> String {
     let mut text = format!("| MODEL: saved by both, % | post |{heads}\n|---|---|---|---|---|\n");
     let all = names::posted(POST);
     let mut row = |name: &str, post: f64, keep: &dyn Fn(&str) -> bool| {
-        text += &format!("| {name} | {post:.1} |");
+        // The post lists no function below its cut-off.
+        text += &match post < 100.0 {
+            true => format!("| {name} | {post:.1} |"),
+            false => format!("| {name} | below the cut-off |"),
+        };
         for event in 0..names::EVENTS.len() {
             let (without, with) = (middle(none, event, keep), middle(both, event, keep));
             text += &saved(without, with).map_or(" n/a |".to_owned(), |pct| {
@@ -279,7 +283,9 @@ fn table([none, both]: &Runs) -> String {
 /// Turns lines with MODEL before each into a list.
 fn bullets(lines: &str) -> String {
     let lines = lines.lines().map(|line| line.trim_start_matches("MODEL").trim());
-    lines.map(|line| format!("- {line}\n")).collect()
+    // The events of a side are a list of their own.
+    let indent = |line: &str| if line.contains(": median ") { "  " } else { "" };
+    lines.map(|line| format!("{}- {line}\n", indent(line))).collect()
 }
 
 /// Formats the spread between the runs of a side.
@@ -368,17 +374,19 @@ mod tests {
         let runs = [vec![ran(&rows), ran(&rows)], vec![ran(&halved)]];
         let made = json!({
             "run": {"command": "cargo xtask qemu bounce --keep qemu", "started": "2026-11-30T01:02:03Z",
-                "tool": {"commit": "ada9edeeca8c", "version": "0.1.0"}},
+                "tool": {"commit": "ada9edeeca8c"}},
             "env": {"guest": "6.12.95", "qemu": "QEMU emulator version 7.2.22"},
         });
         let document = document(&runs, made);
         let text = rendered(&document, "saved", "../x.json.gz").unwrap();
         assert!(text.contains("| tcp_v4_rcv | 90.2 | 75.0 (400 → 100) |"), "{text}");
         let end = "From [guest-bounce](../x.json.gz): Linux 6.12.95, QEMU emulator version 7.2.22, \
-                   2026-11-30, version 0.1.0, commit ada9ede.\n\n";
+                   2026-11-30, commit ada9ede.\n\n";
         assert!(text.contains("\nMODEL. Tool: `cargo xtask qemu bounce --keep qemu`."), "{text}");
         assert!(text.ends_with(end), "{text}");
-        assert!(rendered(&document, "stages", "x").unwrap().contains("- irq: e100_intr 400\n"));
+        assert!(
+            rendered(&document, "stages", "x").unwrap().starts_with("\n- irq: e100_intr 400\n")
+        );
         assert!(
             rendered(&document, "spread", "x").unwrap().contains("- none: 2 runs, 2000 packets")
         );
