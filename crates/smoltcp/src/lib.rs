@@ -50,6 +50,8 @@ const BATCH: usize = 64;
 /// Time until the pool is asked again for a frame.
 const RETRY: Duration = Duration::from_millis(1);
 const ETH_BYTES: usize = 14;
+/// Bytes at a packet's beginning that contain all headers, with their options, that smoltcp writes.
+const HEADERS_BYTES: usize = 256;
 /// The VLAN's number in a tag; 0 is a packet of no VLAN, with a priority.
 const VLAN_ID: u16 = 0xfff;
 /// The MTU of Ethernet.
@@ -98,8 +100,11 @@ impl Device {
             longest,
             lost: 0,
         };
-        // Before packets are received, which may take all frames of this size.
-        leaving.is_ready();
+        // Before packets are received, which may take all frames of this size. Without one, the
+        // device sends no superframes: waiting for one would keep back ordinary packets, too.
+        if !leaving.is_ready() && leaving.short.is_some() && leaving.long.is_none() {
+            leaving.longest = room;
+        }
         let received = VecDeque::with_capacity(BATCH);
         let [arriving, read] = [BATCH; 2].map(Batch::with_capacity);
         let (mtu_bytes, scratch) = (MTU_BYTES, Vec::new());
@@ -346,6 +351,10 @@ impl phy::TxToken for TxToken<'_> {
         if let Some(mut skb) = kept
             && let Some(bytes) = skb.put(len)
         {
+            // smoltcp leaves out what a header reserves, and expects zeros there. The frame's last
+            // packet may have been another connection's.
+            let headers = len.min(HEADERS_BYTES);
+            bytes[..headers].fill(0);
             let written = f(bytes);
             checksum::leave(&mut skb, segment);
             // The push does not fail: there was room when the token was created.

@@ -267,6 +267,31 @@ fn a_device_keeps_a_frame_for_a_superframe_and_gives_it_back_unused() {
 }
 
 #[test]
+fn a_device_that_gets_no_frame_for_superframes_sends_ordinary_packets() {
+    let pool = Pool::builder().frames(64).jumbo(1, 65_536).build().unwrap();
+    let (first, _other) = device(&pool, 8);
+    let (mut second, _peer) = device(&pool, 8);
+    assert!(first.capabilities().segmentation.tcpv4.is_some());
+    assert!(second.capabilities().segmentation.tcpv4.is_none());
+    second.transmit(Instant::ZERO).unwrap().consume(60, |_| ());
+    assert_eq!((second.lost(), second.flush()), (0, 0));
+}
+
+#[test]
+fn a_packet_s_headers_are_zero_before_smoltcp_writes_them() {
+    let pool = Pool::builder().frames(2).build().unwrap();
+    let mut used = Vec::new();
+    while let Some(skb) = pool.local().alloc_copy(&[0xaa; 1000]) {
+        used.push(skb);
+    }
+    assert!(!used.is_empty());
+    drop(used);
+    let (mut device, _other) = device(&pool, 8);
+    let token = device.transmit(Instant::ZERO).unwrap();
+    token.consume(60, |frame| assert_eq!(frame, [0; 60]));
+}
+
+#[test]
 fn a_packet_in_several_frames_is_read_whole_and_one_without_a_frame_is_counted() {
     let pool = Pool::builder().frames(64).build().unwrap();
     let (mut device, mut other) = device(&pool, 8);
