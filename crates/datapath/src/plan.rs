@@ -93,7 +93,8 @@ pub(crate) fn find_kept(
 /// Returns for each port the one beside which it is served, by the ports' names; `None` for most.
 ///
 /// # Errors
-/// `E-TOPOLOGY` for a port that does not exist, or that is on a wire or kept.
+/// `E-TOPOLOGY` for a port that does not exist, that is on a wire or kept, or beside a port that is
+/// itself beside another.
 pub(crate) fn find_beside(
     ports: &[Named],
     names: &[(String, String)],
@@ -111,6 +112,14 @@ pub(crate) fn find_beside(
                 .fix("a port on no wire, beside one of a worker; the program keeps neither"));
         }
         beside[port] = Some(other);
+    }
+    for (port, other) in beside.iter().enumerate() {
+        let Some(third) = other.and_then(|other| beside[other]) else { continue };
+        let [name, other, third] =
+            [port, other.unwrap_or(port), third].map(|i| &ports[i].spec.name);
+        let why = format!("'{name}' is beside '{other}', which is itself beside '{third}'");
+        return Err(Error::new(Code::Topology, "cannot build the engine", why)
+            .fix("each of them beside a port of a wire"));
     }
     Ok(beside)
 }

@@ -45,4 +45,9 @@ fn a_stage_of_each_worker_can_send_to_a_port_beside_its_wire() {
         let e = two().keep(kept).beside("drops0", other).build().unwrap_err();
         assert_eq!(e.why, format!("'drops0' cannot be served beside '{other}'"));
     }
+    for other in ["c", "drops0", "drops1"] {
+        let e = two().beside("drops1", other).beside("drops0", "drops1").build().unwrap_err();
+        assert_eq!(e.code, Code::Topology);
+        assert!(e.why.contains("which is itself beside"), "{e}");
+    }
 }

@@ -92,7 +92,7 @@ impl FlowTbf {
     fn enqueue_superframe(&mut self, batch: &mut Batch, mem: &mut Local) {
         let Some(skb) = batch.iter().next() else { return };
         let headers = segment::wire_bytes(skb).saturating_sub(skb.len() as u64);
-        // All segments of a full flow would be dropped.
+        // All segments would be dropped.
         if !self.flows.is_full(skb)
             && let Some(segments) = self.cuts.cut_first(batch, mem)
         {

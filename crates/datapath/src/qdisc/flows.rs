@@ -187,8 +187,13 @@ impl Flows {
             && has.bytes <= limit.bytes - held.bytes
     }
 
-    /// Returns true if the flow of a packet has packets, and can hold no further one.
+    /// Returns true if a packet would be dropped: all flows together, or its own flow, which has
+    /// packets, can hold no further one.
     pub fn is_full(&self, skb: &Skb) -> bool {
+        let (limit, held) = (self.limit, self.account.held());
+        if held.packets >= limit.packets || held.bytes >= limit.bytes {
+            return true;
+        }
         let flow = self.flows.get(self.find(self.seed.flow(self.key, skb)) as usize);
         flow.is_some_and(|flow| flow.packets.packets > 0 && !self.has_room(&flow.packets))
     }

@@ -37,6 +37,8 @@ use super::{Limit, Qdisc, QdiscCounts};
 pub(super) const QUANTUM_MIN: u32 = 256;
 /// Most packets dropped after one search when all flows together exceed the limit.
 const DROP_BATCH: usize = 64;
+/// The link type of Ethernet.
+const ETHERNET: u16 = 1;
 /// Bytes in which a packet is marked: Ethernet with two tags, and an IPv4 header without options.
 const HEAD_BYTES: usize = 14 + 2 * 4 + 20;
 /// Part of all packets that may be dropped after one search, if the longest flow has fewer.
@@ -306,7 +308,11 @@ impl FqCodel {
 }
 
 /// Marks a packet as having experienced congestion; returns false if the packet cannot be marked.
-fn mark(skb: &mut Skb) -> bool {
+pub(super) fn mark(skb: &mut Skb) -> bool {
+    // A capture's packet may begin with another header, whose bytes could look like these.
+    if skb.link_type() != ETHERNET {
+        return false;
+    }
     let bytes = skb.data_mut();
     if bytes.is_empty() { mark_copy(skb) } else { mark_ce(bytes) }
 }

@@ -495,6 +495,18 @@ fn marked_packet_says_so_and_its_checksum_is_right() {
 }
 
 #[test]
+fn packet_of_another_link_type_than_ethernet_is_not_marked() {
+    let mut bench = Bench::new(FqCodel::new(FqCodelConfig::default()));
+    let mut skb = udp(&mut bench.mem, 1, 2, 3, 100);
+    assert!(fq_codel::mark(&mut skb));
+    let mut skb = udp(&mut bench.mem, 1, 2, 3, 100);
+    // LINKTYPE_LINUX_SLL2: bytes 12 to 20 are a hardware address.
+    assert!(skb.set_link_type(276));
+    let before = skb.data().to_vec();
+    assert!(!fq_codel::mark(&mut skb) && skb.data() == before);
+}
+
+#[test]
 fn flow_over_its_limit_loses_and_others_do_not() {
     let mut bench =
         Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1000, 9).limits(Limit::packets(99), 4));

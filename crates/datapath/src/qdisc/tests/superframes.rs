@@ -378,6 +378,20 @@ fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
 }
 
 #[test]
+fn superframe_is_dropped_uncut_if_other_flows_have_all_room() {
+    let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(3), 3);
+    let mut bench = Bench::new(qdisc);
+    for src in 1..=3 {
+        put_superframe(&mut bench, src, 0, 1000);
+    }
+    let created = bench.pool.ledger().created;
+    put_superframe(&mut bench, 4, 4500, 1000);
+    bench.check();
+    assert_eq!(bench.pool.ledger().created, created + 1, "only the superframe itself");
+    assert_eq!(bench.qdisc.counts().dropped.packets, 1);
+}
+
+#[test]
 fn superframe_of_a_flow_stays_whole_if_the_pool_has_too_few_frames() {
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9));
     let skb = superframe(&mut bench.mem, 1, 4500, 1000);
