@@ -15,6 +15,8 @@ use crate::spec::Spec;
 
 /// EtherTypes of PPPoE: its discovery and its sessions.
 const PPPOE: [u16; 2] = [0x8863, 0x8864];
+/// EtherTypes of the tags of VLANs, 802.1Q and 802.1ad.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
 /// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +38,8 @@ pub(crate) enum Match {
     Ethertype(u16),
     /// Packets to some ports of UDP or TCP.
     Flow(Flow),
-    /// ICMP packets, but of ICMPv6 only echo: the host keeps neighbour discovery.
+    /// Echo requests and replies of ICMP: the host keeps neighbour discovery, and the errors from
+    /// which its TCP learns a path's MTU.
     Icmp,
     /// ARP replies of this address to a probe; only trials of doctor use this filter.
     Answer(Ipv4Addr),
@@ -80,10 +83,11 @@ pub(crate) mod wire {
     pub(crate) const ICMP: u8 = 1;
     pub(crate) const ICMPV6: u8 = 58;
     /// Types of an echo request and its reply.
+    pub(crate) const ICMP_ECHO: [u8; 2] = [8, 0];
     pub(crate) const ICMPV6_ECHO: [u8; 2] = [128, 129];
     /// Type of a neighbour solicitation.
     pub(crate) const ICMPV6_SOLICITATION: u8 = 135;
-    /// Length of the header of an ICMPv6 message.
+    /// Length of the header of an ICMP or ICMPv6 message.
     pub(crate) const ICMPV6_BYTES: u8 = 8;
     /// Offset of the requested address in a neighbour solicitation.
     pub(crate) const ICMPV6_TARGET_AT: u8 = 8;
@@ -118,7 +122,8 @@ impl Filter {
     pub fn with_permission(spec: &Spec) -> Result<(Option<Filter>, bool)> {
         let mut found = Filter::all_of(spec)?;
         let is_permitted = found.first() == Some(&Filter::All);
-        let needs_permission = |filter: &Filter| filter.cuts_off() || filter.takes_sessions();
+        let needs_permission =
+            |filter: &Filter| filter.cuts_off() || filter.takes_sessions() || filter.takes_tagged();
         if is_permitted && found.get(1).is_some_and(needs_permission) {
             found.remove(0);
         }
@@ -194,6 +199,12 @@ impl Filter {
     /// reached that has a session of it.
     pub fn takes_sessions(&self) -> bool {
         matches!(self, Filter::Only(Match::Ethertype(n)) if PPPOE.contains(n))
+    }
+
+    /// Returns true if the filter selects all packets with a VLAN's tag, without which a host cannot
+    /// be reached whose addresses are on a VLAN.
+    pub fn takes_tagged(&self) -> bool {
+        matches!(self, Filter::Only(Match::Ethertype(n)) if TAGS.contains(n))
     }
 
     /// Returns the text of the filter if it selects some packets and not others; otherwise an empty
@@ -291,6 +302,8 @@ mod tests {
             (",not=tcp:22,all", "not=tcp:22", true),
             (",all,arp", "ethertype=0x0806", true),
             (",all,ethertype=0x8864", "ethertype=0x8864", true),
+            (",all,ethertype=0x8100", "ethertype=0x8100", true),
+            (",ethertype=0x88a8", "ethertype=0x88a8", false),
             (",udp=7777", "udp=7777", false),
         ] {
             assert_eq!(of(words), Some((filter.to_owned(), is_permitted)), "{words}");

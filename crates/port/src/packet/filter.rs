@@ -103,10 +103,7 @@ fn transport(asm: &mut Assembly, flow: &Flow) {
     asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
     asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
     whole(asm, protocol, To::Next);
-    asm.add(Insn::load_byte(NETWORK_AT));
-    asm.add(Insn::and(IPV4_LENGTH));
-    asm.test(Insn::jump_if_at_least(IPV4_WORDS_MIN, 0, 0), To::Next, To::Drop);
-    asm.add(Insn::load_ipv4_length(NETWORK_AT));
+    behind_ipv4(asm);
     asm.add(Insn::load_half_behind(NETWORK_AT + TO_PORT_AT));
     asm.one_of(flow.ports.iter().map(|port| u32::from(*port)));
     asm.place(To::Ipv6);
@@ -115,11 +112,15 @@ fn transport(asm: &mut Assembly, flow: &Flow) {
     asm.one_of(flow.ports.iter().map(|port| u32::from(*port)));
 }
 
-/// Emits a match of ICMP, and of ICMPv6 echo.
+/// Emits a match of echo requests and replies of ICMP.
 fn echo(asm: &mut Assembly) {
     asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
     asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
-    whole(asm, ICMP, To::Matches);
+    whole(asm, ICMP, To::Next);
+    behind_ipv4(asm);
+    // Type and code, which is 0.
+    asm.add(Insn::load_half_behind(NETWORK_AT));
+    asm.one_of(wire::ICMP_ECHO.map(|echo| u32::from(echo) << 8).into_iter());
     asm.place(To::Ipv6);
     unextended(asm, ICMPV6);
     asm.add(Insn::load_byte(IPV6_BEHIND));
@@ -132,6 +133,14 @@ fn whole(asm: &mut Assembly, protocol: u32, to: To) {
     asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);
     asm.add(Insn::load_half(IPV4_FRAGMENT_AT));
     asm.test(Insn::jump_if_bits(IPV4_FRAGMENT, 0, 0), To::Drop, to);
+}
+
+/// Loads the length of the IPv4 header, and drops packets of which it is too short.
+fn behind_ipv4(asm: &mut Assembly) {
+    asm.add(Insn::load_byte(NETWORK_AT));
+    asm.add(Insn::and(IPV4_LENGTH));
+    asm.test(Insn::jump_if_at_least(IPV4_WORDS_MIN, 0, 0), To::Next, To::Drop);
+    asm.add(Insn::load_ipv4_length(NETWORK_AT));
 }
 
 /// Emits a test that passes IPv6 packets with `protocol` directly after the IPv6 header.
@@ -395,7 +404,14 @@ mod tests {
     #[test]
     fn icmp_arp_and_types_pass_as_they_are_taken_by_xdp() {
         let (icmp, not) = (filter("icmp"), filter("not=icmp"));
-        assert!(passes(&icmp, &ipv4(1, 0, 0, 0)) && !passes(&not, &ipv4(1, 10, 0, 0)));
+        for (kind, is_echo) in [(8, true), (0, true), (3, false), (11, false), (12, false)] {
+            for options in [0, 10] {
+                let mut packet = ipv4(1, options, 0, 0);
+                let at = 34 + 4 * options;
+                packet[at..at + 2].copy_from_slice(&[kind, 0]);
+                assert_eq!((passes(&icmp, &packet), passes(&not, &packet)), (is_echo, !is_echo));
+            }
+        }
         assert!(!passes(&icmp, &ipv4(17, 0, 0, 0)) && passes(&not, &ipv4(17, 0, 0, 0)));
         assert!(!passes(&icmp, &ipv4(1, 0, 0x2000, 0)) && !passes(&not, &ipv4(1, 0, 0x2000, 0)));
         for (kind, is_echo) in [(128, true), (129, true), (135, false), (2, false)] {

@@ -56,6 +56,7 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
         _ if config.is_permitted => None,
         filter if filter.cuts_off() => HostUse::of(interface)?,
         filter if filter.takes_sessions() => HostUse::session(interface)?,
+        filter if filter.takes_tagged() => HostUse::of_tagged(interface)?,
         _ => None,
     };
     let Some(used) = used else { return Ok(()) };

@@ -18,6 +18,7 @@ use linerate_sys::bpf::{
 
 use crate::host::filter::wire::{IPV4_FRAGMENT, IPV6_EXTENSIONS, TYPE_ARP, TYPE_IPV4, TYPE_IPV6};
 use crate::host::filter::{Filter, Match, wire};
+use crate::host::flow::Flow;
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
 
 // The facts of host/filter.rs, as the instructions take them: offsets from the start of a header,
@@ -35,8 +36,8 @@ const ICMP: i32 = wire::ICMP as i32;
 const ICMPV6: i32 = wire::ICMPV6 as i32;
 /// Offset of the type of an ICMPv6 message behind an IPv6 header.
 const ICMPV6_TYPE_AT: i16 = wire::IPV6_BYTES as i16;
-/// Length of an IPv6 header and the header of an ICMPv6 message.
-const ICMPV6_BYTES: i32 = IPV6_BYTES + wire::ICMPV6_BYTES as i32;
+/// Length of the header of an ICMP message, which is equal in both versions.
+const ICMP_BYTES: i32 = wire::ICMPV6_BYTES as i32;
 const ICMPV6_SOLICITATION: i32 = wire::ICMPV6_SOLICITATION as i32;
 /// Offset of the requested address in a neighbour solicitation behind an IPv6 header.
 const SOLICITED_AT: i16 = ICMPV6_TYPE_AT + wire::ICMPV6_TARGET_AT as i16;
@@ -139,7 +140,7 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
                 asm.jump(Insn::jump_if(If::Equal, R5, be16(*n)), To::Matches);
                 asm.jump(Insn::jump(), To::Other);
             }
-            Match::Flow(flow) => transport(&mut asm, flow.protocol.number().into(), &flow.ports),
+            Match::Flow(flow) => addressed_port(&mut asm, flow),
             Match::Icmp => echo(&mut asm),
             Match::Answer(addr) => answered(&mut asm, *addr),
             Match::To(addr) => addressed(&mut asm, *addr),
@@ -162,7 +163,18 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
 }
 
 /// Finds the port that a packet is to.
-fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
+fn addressed_port(asm: &mut Assembly, flow: &Flow) {
+    transport(asm, [flow.protocol.number().into(); 2]);
+    asm.within(R7, PORTS_BYTES);
+    asm.add([Insn::load(Size::Half, R5, R7, TO_PORT_AT)]);
+    for port in &flow.ports {
+        asm.jump(Insn::jump_if(If::Equal, R5, be16(*port)), To::Matches);
+    }
+    asm.jump(Insn::jump(), To::Other);
+}
+
+/// Moves R7 to the header behind IP, if that is of the protocol `v4` of IPv4 or `v6` of IPv6.
+fn transport(asm: &mut Assembly, [v4, v6]: [i32; 2]) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
     asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV4)), To::Ipv4);
     asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV6)), To::Ipv6);
@@ -171,7 +183,7 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.place(To::Ipv4);
     asm.within(R7, IPV4_BYTES_MIN);
     asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
-    asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
+    asm.jump(Insn::jump_if(If::Differs, R5, v4), To::Other);
     asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
     asm.jump(Insn::jump_if(If::Bits, R5, be16(IPV4_FRAGMENT)), To::Pass);
     // The header's length, in words of four bytes.
@@ -198,40 +210,18 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     for header in IPV6_EXTENSIONS {
         asm.jump(Insn::jump_if(If::Equal, R5, header.into()), To::Pass);
     }
-    asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
+    asm.jump(Insn::jump_if(If::Differs, R5, v6), To::Other);
     asm.add([Insn::add(R7, IPV6_BYTES)]);
-
     asm.place(To::Ports);
-    asm.within(R7, PORTS_BYTES);
-    asm.add([Insn::load(Size::Half, R5, R7, TO_PORT_AT)]);
-    for port in ports {
-        asm.jump(Insn::jump_if(If::Equal, R5, be16(*port)), To::Matches);
-    }
-    asm.jump(Insn::jump(), To::Other);
 }
 
-/// Finds ICMP, and echo of ICMPv6.
+/// Finds echo requests and replies of ICMP. No type of the one version's echo has a meaning in the
+/// other.
 fn echo(asm: &mut Assembly) {
-    asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
-    asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV6)), To::Ipv6);
-    asm.jump(Insn::jump_if(If::Differs, R5, be16(TYPE_IPV4)), To::Other);
-    asm.within(R7, IPV4_BYTES_MIN);
-    asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
-    asm.jump(Insn::jump_if(If::Differs, R5, ICMP), To::Other);
-    asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
-    asm.jump(Insn::jump_if(If::Bits, R5, be16(IPV4_FRAGMENT)), To::Pass);
-    asm.jump(Insn::jump(), To::Matches);
-
-    asm.place(To::Ipv6);
-    asm.within(R7, IPV6_BYTES);
-    asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
-    for header in IPV6_EXTENSIONS {
-        asm.jump(Insn::jump_if(If::Equal, R5, header.into()), To::Pass);
-    }
-    asm.jump(Insn::jump_if(If::Differs, R5, ICMPV6), To::Other);
-    asm.within(R7, ICMPV6_BYTES);
-    asm.add([Insn::load(Size::Byte, R5, R7, ICMPV6_TYPE_AT)]);
-    for echo in wire::ICMPV6_ECHO {
+    transport(asm, [ICMP, ICMPV6]);
+    asm.within(R7, ICMP_BYTES);
+    asm.add([Insn::load(Size::Byte, R5, R7, 0)]);
+    for echo in wire::ICMP_ECHO.into_iter().chain(wire::ICMPV6_ECHO) {
         asm.jump(Insn::jump_if(If::Equal, R5, echo.into()), To::Matches);
     }
     asm.jump(Insn::jump(), To::Other);

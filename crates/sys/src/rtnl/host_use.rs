@@ -87,20 +87,32 @@ impl HostUse {
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let own = interface.hardware().ok().map(|hardware| hardware.mac);
-        let used = find(interface.index(), own).map_err(fail)?;
-        let name = |index| Some(Interface::by_index(index).ok()?.name());
-        Ok(used.and_then(|found| {
-            // An interface that has just been deleted is not in use.
-            let kind = match found.kind {
-                Found::Address(address) => UseKind::Address(address),
-                Found::DefaultRoute => UseKind::DefaultRoute,
-                Found::Route(to, prefix) => UseKind::Route(to, prefix),
-                Found::Member(master) => UseKind::Member(name(master)?),
-                Found::Station(mac) => UseKind::Station(mac),
-                Found::Session => UseKind::Session,
-            };
-            Some(HostUse { interface: name(found.index)?, kind })
-        }))
+        let index = interface.index();
+        let Stack { all, member, .. } = stack_of(index).map_err(fail)?;
+        if let Some(used) = find(&all, member).map_err(fail)? {
+            return Ok(used.named());
+        }
+        // Last, because a bridge may add its addresses to a member. What stands higher adds its own
+        // down to here.
+        let station = stations::first(index, own).map_err(fail)?;
+        let station = station.map(|mac| Used { index, kind: Found::Station(mac) });
+        Ok(station.or_else(|| session_of(&all)).and_then(Used::named))
+    }
+
+    /// Returns the first use that the host makes of packets with a VLAN's tag on `interface`: by a
+    /// VLAN on it, a session of PPPoE there, or a bridge or bond, which forwards them; `None` if
+    /// there is none.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer.
+    ///
+    /// Cost: as of [`HostUse::of`], without the interface's MAC addresses. For setup.
+    pub fn of_tagged(interface: &Interface) -> Result<Option<HostUse>> {
+        let fail = |e| refused(interface.name(), "rtnetlink", e);
+        let Stack { all, untagged, member } = stack_of(interface.index()).map_err(fail)?;
+        let tagged: Vec<u32> = all.into_iter().filter(|at| !untagged.contains(at)).collect();
+        let used = find(&tagged, member).map_err(fail)?;
+        Ok(used.or_else(|| session_of(&tagged)).and_then(Used::named))
     }
 
     /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. An
@@ -181,9 +193,26 @@ enum Found {
     Session,
 }
 
-/// Returns the first use of the interface `index`, whose MAC address is `own`.
-fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
-    let Stack { all: stack, member, .. } = stack_of(index)?;
+impl Used {
+    /// Returns the use with its interfaces' names; `None` if one has just been deleted, and so is
+    /// not in use.
+    fn named(self) -> Option<HostUse> {
+        let name = |index| Some(Interface::by_index(index).ok()?.name());
+        let kind = match self.kind {
+            Found::Address(address) => UseKind::Address(address),
+            Found::DefaultRoute => UseKind::DefaultRoute,
+            Found::Route(to, prefix) => UseKind::Route(to, prefix),
+            Found::Member(master) => UseKind::Member(name(master)?),
+            Found::Station(mac) => UseKind::Station(mac),
+            Found::Session => UseKind::Session,
+        };
+        Some(HostUse { interface: name(self.index)?, kind })
+    }
+}
+
+/// Returns the first use of the interfaces in `stack`: an address, a route, or that `member` is one
+/// of a bridge or bond.
+fn find(stack: &[u32], member: Option<(u32, u32)>) -> Answer<Option<Used>> {
     let mut first: Option<Used> = None;
     for family in FAMILIES {
         let mut request = [0; ADDRESS_BYTES];
@@ -215,14 +244,7 @@ fn find(index: u32, own: Option<[u8; 6]>) -> Answer<Option<Used>> {
         })?;
     }
     let member = member.map(|(index, master)| Used { index, kind: Found::Member(master) });
-    if let Some(used) = first.or(other).or(member) {
-        return Ok(Some(used));
-    }
-    // Last, because a bridge may add its addresses to a member. What stands higher adds its own
-    // down to here.
-    let station = stations::first(index, own)?;
-    let station = station.map(|mac| Used { index, kind: Found::Station(mac) });
-    Ok(station.or_else(|| session_of(&stack)))
+    Ok(first.or(other).or(member))
 }
 
 /// Returns the first interface of `stack` that carries a session of PPPoE. The kernel lists them in

@@ -168,9 +168,17 @@ fn only_the_answer_to_a_probe_is_taken() {
 }
 
 #[test]
-fn icmp_is_taken_and_neighbour_discovery_left() {
+fn echo_is_taken_and_all_other_icmp_left() {
     let Some(icmp) = Filtered::by(",icmp") else { return };
-    assert!(icmp.takes(&v4(1, 0, 0, 0)) && !icmp.takes(&v4(17, 0, 0, 0)));
+    // Without "fragmentation needed", the host's TCP would not learn the path's MTU.
+    for (kind, taken) in [(8, true), (0, true), (3, false), (11, false), (12, false)] {
+        for options in [0, 4, 40] {
+            let mut packet = v4(1, options, 0, 0);
+            packet[34 + options] = kind;
+            assert_eq!(icmp.takes(&packet), taken, "{kind}, {options} bytes of options");
+        }
+    }
+    assert!(!icmp.takes(&v4(17, 0, 0, 0)));
     assert!(!icmp.takes(&v4(1, 0, 0x2000, 0)), "a fragment");
     for (kind, taken) in [(128, true), (129, true), (135, false), (2, false)] {
         let mut packet = v6(58, 0);

@@ -6,6 +6,7 @@ use linerate_skb::Offload;
 use linerate_sys::netif::{DeviceOffload, Interface};
 
 use super::pool;
+use crate::Port;
 use crate::host::testing::{
     assert_silent, bytes, eventually, in_netns_with_xdp, ip, ipv4, queue, queue_in, receive_if,
     send, stamped, veth,
@@ -89,5 +90,29 @@ fn filter_leaves_packets_of_a_vlan_to_the_kernel_and_not_takes_them() {
         send(&mut vlan, std::slice::from_ref(&datagram), Offload::NONE);
         let got = receive_if(&mut xdp, 1, |got| got[..6] == datagram[..6]);
         assert_eq!(bytes(got.iter().next().unwrap())[12..16], [0x81, 0, 0, 5]);
+    });
+}
+
+#[test]
+fn tagged_packets_that_the_host_needs_are_taken_only_if_it_is_said() {
+    in_netns_with_xdp(|| {
+        if vlan() {
+            let text = "xdp:v1,ethertype=0x8100";
+            // The VLAN alone is no use, and an address on the interface has no tag.
+            ip("addr add 192.0.2.1/24 dev v1");
+            drop(queue(text));
+            ip("addr add 198.51.100.1/24 dev v1.5");
+            let e = Port::open(text).unwrap_err();
+            assert!(e.why.contains("v1.5 has the address 198.51.100.1"), "{e}");
+            drop(queue(&format!("{text},all")));
+        }
+    });
+    in_netns_with_xdp(|| {
+        veth(1500);
+        ip("link add br0 type bridge");
+        ip("link set v0 master br0");
+        let e = Port::open("xdp:v0,ethertype=0x88a8").unwrap_err();
+        assert!(e.why.contains("v0 is a member of br0") && e.fix.contains("0x88a8,all"), "{e}");
+        drop(queue("xdp:v0,ethertype=0x88b5"));
     });
 }
