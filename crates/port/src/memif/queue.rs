@@ -22,7 +22,8 @@ use crate::host::RETRY;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
 
-/// Time for which a packet waits for more free slots than there are, while the peer frees none.
+/// Time for which a packet waits for more free slots than there are, while a client that may hold
+/// the others back posts none.
 pub(super) const SHORT_MAX: Duration = Duration::from_secs(1);
 
 /// One queue of a port.
@@ -46,7 +47,8 @@ pub(super) struct MemifQueue {
     /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
     /// Number of free slots that were too few for the next packet, and the time since which it has
-    /// not changed; `None` for a full ring, for which packets wait without limit.
+    /// not changed. `None` for a full ring and for a peer that will free the other slots, for which
+    /// packets wait without limit.
     stuck: Option<(u16, Instant)>,
     /// Packets that were accepted, and dropped because the peer was lost.
     tx_lost: Moved,
@@ -149,7 +151,7 @@ impl MemifQueue {
             self.doorbells += u64::from(tx.post());
             self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
             if some {
-                let short = self.short.filter(|room| *room > 0);
+                let short = self.short.filter(|room| *room > 0 && tx.may_hold_back());
                 let same =
                     self.stuck.filter(|(room, _)| short == Some(*room) && moved.packets == before);
                 self.stuck = short.map(|room| same.unwrap_or_else(|| (room, Instant::now())));
@@ -175,7 +177,8 @@ impl MemifQueue {
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
             match stop {
-                // The packet needs more slots than the peer frees. Those behind it may need fewer.
+                // The packet needs more slots than the peer may ever free. Those behind it may need
+                // fewer.
                 Stop::Full if put.packets == 0 && stuck.take().is_some() => {
                     self.stuck = None;
                     batch.discard_first(1, DropReason::TOO_LONG, mem);

@@ -87,6 +87,12 @@ pub(super) trait TxRing: Send {
     /// Returns true if a packet can be put into the ring.
     fn has_room(&mut self) -> Checked<bool>;
 
+    /// Returns true if the slots that are not free may remain so until the peer gets more packets,
+    /// though it has processed all that it got.
+    fn may_hold_back(&self) -> bool {
+        false
+    }
+
     /// Returns the number of buffers that the peer had not taken at the last reading of its index.
     fn under_way(&self) -> usize;
 

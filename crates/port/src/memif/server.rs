@@ -35,6 +35,8 @@ pub(super) struct MappedRing {
 /// Time after which buffers that the client does not post again count as read. Clients post several
 /// at a time, VPP's and DPDK's at least 32, so the last ones are never posted if no packet follows.
 const READ_AFTER: Duration = Duration::from_millis(500);
+/// Most buffers that a client has read and does not post again before it gets more packets.
+const HELD_BACK_MAX: u16 = 31;
 
 impl MappedRing {
     pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> MappedRing {
@@ -139,6 +141,12 @@ impl TxRing for MappedRing {
 
     fn has_room(&mut self) -> Checked<bool> {
         Ok(self.available()? > 0)
+    }
+
+    /// Returns true if the client may have read all filled buffers. A client that has more of them
+    /// has not read them, and will post some when it does.
+    fn may_hold_back(&self) -> bool {
+        self.most - self.ring.known() <= HELD_BACK_MAX
     }
 
     /// Returns the number of buffers that were filled and that the client has not posted again,

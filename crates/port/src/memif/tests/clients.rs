@@ -8,6 +8,7 @@ use linerate_sys::seqpacket::Listener;
 use linerate_sys::wait::poll_readable;
 
 use super::super::message::Message;
+use super::super::queue::SHORT_MAX;
 use super::hostile::settled;
 use super::peer::{Server, hello, refused, until_up};
 use super::*;
@@ -51,6 +52,30 @@ fn calls_that_publish_nothing_ring_no_doorbell() {
     assert_eq!(queue.counters().driver.doorbells, Some(2));
     drop((port, batch, mem));
     settled(&pool);
+}
+
+/// Checks that a packet is not dropped because the server takes no packets for a while.
+#[test]
+fn packet_waits_for_a_server_that_has_stopped() {
+    for zerocopy in ["yes", "no"] {
+        let (name, pool) = (name(), exported());
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+        let mut port = open(&format!("memif:{name},size=64,zerocopy={zerocopy}"), &pool);
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(80));
+        let (_server, _memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+        push(&mut batch, 62, &mut mem);
+        batch.push(mem.alloc_copy(&[1; 9000]).unwrap()).unwrap();
+        let queue = &mut port.queues[0];
+        assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 62);
+        std::thread::sleep(SHORT_MAX + Duration::from_millis(10));
+        assert_eq!((queue.xmit(&mut mem, &mut batch).packets, batch.len()), (0, 1), "{zerocopy}");
+        rings[0].set_tail(62);
+        assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1);
+        rings[0].set_tail(rings[0].head());
+        queue.reap(&mut mem);
+        drop((port, batch, mem));
+        settled(&pool);
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ use linerate_sys::peer::PeerMemory;
 use linerate_sys::seqpacket::Listener;
 
 use super::super::channel::Channel;
+use super::super::queue::SHORT_MAX;
 use super::super::ring::{Desc, NEXT};
 use super::hostile::settled;
-use super::peer::{Client, RING, Raw, Server, buffer, refused};
+use super::peer::{CLIENT_STEPS, Client, RING, Raw, Server, buffer, refused, until_up};
 use super::*;
 use crate::queue::Want;
 
@@ -356,6 +357,31 @@ fn packet_that_waits_for_buffers_which_do_not_come_is_dropped() {
     }
     assert_eq!((sent, pool.ledger().dropped(linerate_skb::DropReason::TOO_LONG)), (1, 1));
     assert!(start.elapsed() >= Duration::from_secs(1));
+    drop((port, batch, mem));
+    settled(&pool);
+}
+
+/// Checks that a packet is not dropped while a client has more filled buffers than it holds back,
+/// which it has not read.
+#[test]
+fn packet_waits_for_a_client_that_has_stopped() {
+    const SLOTS: u16 = 64;
+    let (name, pool) = (name(), pool(Trust::Private));
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let client = Client::with_rings(&name, 6, CLIENT_STEPS, &mut port, &mut mem);
+    (0..SLOTS).for_each(|i| client.to.ring.set(i, Desc { len: 100, ..buffer(0) }));
+    client.to.set_head(SLOTS);
+    until_up(true, &mut port, &mut mem);
+    for len in [3150, 3250] {
+        batch.push(mem.alloc_copy(&vec![1; len]).unwrap()).unwrap();
+    }
+    let queue = &mut port.queues[0];
+    assert_eq!((queue.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 1), "32 of 64");
+    std::thread::sleep(SHORT_MAX + Duration::from_millis(10));
+    assert_eq!((queue.xmit(&mut mem, &mut batch).packets, batch.len()), (0, 1));
+    client.to.set_head(SLOTS + 1);
+    assert_eq!((queue.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 0));
     drop((port, batch, mem));
     settled(&pool);
 }

@@ -136,10 +136,21 @@ pub fn place(index: u16, from_client: bool) -> RingPlace {
 impl Client {
     /// Connects, and sends the first `steps` messages of the handshake.
     pub fn at_step(name: &str, steps: usize, port: &mut Opened, mem: &mut Local) -> Client {
+        Client::with_rings(name, POWER, steps, port, mem)
+    }
+
+    /// Does as [`Client::at_step`], with rings of two to the power of `power` slots.
+    pub fn with_rings(
+        name: &str,
+        power: u8,
+        steps: usize,
+        port: &mut Opened,
+        mem: &mut Local,
+    ) -> Client {
         let region = Arc::new(Region::new("peer", REGION_BYTES, Huge::Never).unwrap());
         // SAFETY: the memory is accessed only by atomics and copies.
         let memory = Arc::new(unsafe { PeerMemory::shared(region) });
-        let [from, to] = [0, STRIDE].map(|at| Raw::new(&memory, at, POWER));
+        let [from, to] = [0, STRIDE].map(|at| Raw::new(&memory, at, power));
         from.ring.initialise();
         to.ring.initialise();
         let bells = [(); 2].map(|()| EventFd::new().unwrap());
@@ -156,11 +167,13 @@ impl Client {
     fn send(&self, step: usize) {
         let region = self.memory.region().unwrap();
         let bytes = REGION_BYTES as u64;
+        let power = self.to.ring.len().ilog2() as u8;
+        let place = |from_client| RingPlace { power, ..place(0, from_client) };
         let (message, fd) = match step {
             0 => (init(), None),
             1 => (Message::AddRegion { index: 0, bytes }, Some(region.as_fd())),
-            2 => (Message::AddRing(place(0, true)), Some(self.bells[0].as_fd())),
-            3 => (Message::AddRing(place(0, false)), Some(self.bells[1].as_fd())),
+            2 => (Message::AddRing(place(true)), Some(self.bells[0].as_fd())),
+            3 => (Message::AddRing(place(false)), Some(self.bells[1].as_fd())),
             _ => (Message::Connect, None),
         };
         self.socket.send(&message, fd.map(|fd| fd.try_clone_to_owned().unwrap())).unwrap();
