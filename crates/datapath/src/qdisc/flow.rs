@@ -1,10 +1,10 @@
 //! The flow that a packet belongs to.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use linerate_skb::Skb;
-use linerate_wire::{Head, IpRef, Protocol};
+use linerate_wire::{EtherType, Head, IpRef, Protocol};
 
 /// Number of bytes that are copied from a peer's memory to parse a packet's headers.
 const HEADERS: usize = 128;
@@ -39,7 +39,9 @@ impl Seed {
     }
 
     /// Returns the number of a packet's flow, which is equal for all packets of the flow; two flows
-    /// have equal numbers only with a probability of 2^-64. Packets other than IP are one flow.
+    /// have equal numbers only with a probability of 2^-64. Packets other than IP, and those with a
+    /// malformed IPv4 header, are one flow. An IPv6 packet whose extension headers are malformed,
+    /// too many or not in its first frame belongs to its addresses, as a fragment does.
     ///
     /// Cost: two or three multiplications, and the headers' cache line.
     #[inline]
@@ -62,15 +64,19 @@ impl Seed {
 
     #[inline]
     fn flow_of(&self, key: Key, head: Head<'_>) -> u64 {
-        let Ok(ip) = head.ip() else { return 0 };
+        let (src, dst, rest) = match head.ip() {
+            Ok(ip) if key == Key::Connection => (ip.src(), ip.dst(), protocol_and_ports(&ip)),
+            Ok(ip) => (ip.src(), ip.dst(), 0),
+            Err(_) => match ipv6_addresses(head) {
+                Some((src, dst)) => (src.into(), dst.into(), 0),
+                None => return 0,
+            },
+        };
         let Seed([hash, _]) = *self;
         match key {
-            Key::SrcIp => self.address(hash, ip.src()),
-            Key::DstIp => self.address(hash, ip.dst()),
-            Key::Connection => {
-                let ends = self.address(self.address(hash, ip.src()), ip.dst());
-                self.mix(ends, protocol_and_ports(&ip))
-            }
+            Key::SrcIp => self.address(hash, src),
+            Key::DstIp => self.address(hash, dst),
+            Key::Connection => self.mix(self.address(self.address(hash, src), dst), rest),
         }
     }
 
@@ -113,6 +119,16 @@ impl Seed {
         let product = u128::from(hash ^ word) * u128::from(self.0[1]);
         (product >> 64) as u64 ^ product as u64
     }
+}
+
+/// Returns the sender's and the receiver's address of an IPv6 packet from its fixed header,
+/// whatever follows it.
+#[cold]
+fn ipv6_addresses(head: Head<'_>) -> Option<(Ipv6Addr, Ipv6Addr)> {
+    let eth = head.eth().ok().filter(|eth| eth.ether_type() == EtherType::IPV6)?;
+    let fixed = eth.payload().first_chunk::<40>().filter(|fixed| fixed[0] >> 4 == 6)?;
+    let (src, dst) = (*fixed[8..].first_chunk::<16>()?, *fixed[24..].first_chunk::<16>()?);
+    Some((src.into(), dst.into()))
 }
 
 /// Returns a word that distinguishes connections between two addresses.
@@ -225,5 +241,45 @@ mod tests {
         assert_ne!(flow(17, [0, 0], udp), flow(17, [0, 0], ports));
         assert_ne!(flow(6, [0, 0], ports), flow(17, [0, 0], ports));
         assert_eq!(flow(47, [0, 0], udp), flow(47, [0, 0], ports), "GRE has no ports");
+    }
+
+    /// Checks chains that are too long to be parsed, in number and beyond the copied bytes.
+    #[test]
+    fn ipv6_packet_with_many_extension_headers_belongs_to_its_addresses() {
+        let seed = Seed::random();
+        for (trust, headers, units) in
+            [(Trust::Private, 2, 0), (Trust::Private, 20, 0), (Trust::Exported, 4, 5)]
+        {
+            let pool = Pool::builder().frames(64).trust(trust).build().unwrap();
+            let mut mem = pool.local();
+            let mut flow = |key, src: u8, dst: u8| {
+                let mut frame = vec![2; 12];
+                let len = headers * 8 * (u16::from(units) + 1) + 8;
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 60, 64]);
+                frame.extend([[src; 16], [dst; 16]].concat());
+                for left in (0..headers).rev() {
+                    let options = 4 + 8 * units;
+                    frame.extend([if left > 0 { 60 } else { 17 }, units, 1, options]);
+                    frame.extend(vec![0; options.into()]);
+                }
+                frame.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+                seed.flow(key, &mem.alloc_copy(&frame).unwrap())
+            };
+            for (key, same) in [
+                (Key::SrcIp, [true, false, true]),
+                (Key::DstIp, [true, true, false]),
+                (Key::Connection, [true, false, false]),
+            ] {
+                let first = flow(key, 1, 2);
+                let others = [flow(key, 1, 2), flow(key, 3, 2), flow(key, 1, 3)];
+                assert_eq!(others.map(|other| other == first), same, "{key:?} {headers}");
+            }
+            let with_many = flow(Key::SrcIp, 1, 2);
+            let mut plain = vec![2; 12];
+            plain.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 59, 64]);
+            plain.extend([[1; 16], [2; 16]].concat());
+            let plain = seed.flow(Key::SrcIp, &mem.alloc_copy(&plain).unwrap());
+            assert_eq!(plain, with_many, "{headers}");
+        }
     }
 }
