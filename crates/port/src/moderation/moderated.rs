@@ -58,8 +58,10 @@ pub struct Moderated {
     pub unmet: bool,
     /// The hold that the mode would choose for a ring without end.
     pub(super) wanted: Option<Duration>,
-    /// Packets a nanosecond, by which the ring limits the hold.
+    /// Packets a nanosecond, by which the ring limits the hold; the next field is true if they are
+    /// not measured, but may come after a quiet time.
     pub(super) rate: f64,
+    pub(super) is_rate_assumed: bool,
     pub(super) ring_len: u32,
     /// The longest time for which the device itself gathers packets.
     pub(super) device_hold: Duration,
@@ -111,9 +113,10 @@ impl Moderated {
         // Rounded down, as the hold is.
         let half_us = (f64::from(self.ring_len / 2) / self.rate / 1e3) as u64;
         let (per_second, len) = (self.rate * 1e9, self.ring_len);
+        let may = if self.is_rate_assumed { "may come after a quiet time and " } else { "" };
         write!(
             f,
-            " instead of {wanted}, because {per_second:.0} packets a second fill half of the ring of {len} in {half_us} us"
+            " instead of {wanted}, because {per_second:.0} packets a second {may}fill half of the ring of {len} in {half_us} us"
         )
     }
 

@@ -448,7 +448,8 @@ impl Moderator {
             _ => (self.held, Why::Thin),
         };
         let wanted = wanted.filter(|_| self.gathers);
-        let rate = self.arrivals.rate();
+        // As `begin` bounds the hold.
+        let rate = self.arrivals.rate().max(self.fastest);
         let hold = wanted.map(|wanted| self.device.bound(wanted, rate).0);
         // A queue that is never idle has no irq, so nothing is learned; a decision does not follow
         // each of its polls.
@@ -464,6 +465,8 @@ impl Moderator {
             unmet: false,
             wanted,
             rate,
+            // `close_window` has forgotten the measured rate.
+            is_rate_assumed: self.arrivals.rate() <= 0.0,
             ring_len: self.device.ring_len(),
             device_hold: self.device.time(),
             late: self.late,

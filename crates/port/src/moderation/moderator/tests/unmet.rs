@@ -115,6 +115,27 @@ fn the_ring_ends_each_hold_of_packets_that_come_after_a_quiet_time() {
 }
 
 #[test]
+fn hold_is_told_as_the_ring_ends_it_when_packets_become_many() {
+    let mut m = Moderator::new("fixed:usecs=10000,frames=65536".parse().unwrap(), true);
+    m.set_ring_len(Some(128));
+    let mut now = Instant::now();
+    // The first ones come after a quiet time, and the last ones faster than the mean.
+    for (packets, is_after_quiet) in [(10, true), (2, false), (3, false), (60, false)] {
+        m.irq();
+        m.received(packets, 1000, BUDGET);
+        let Rest::Hold { until, .. } = m.rest(now) else { panic!("{packets}") };
+        m.learned(Cost::default(), now);
+        let (moderated, hold) = (m.moderated(), until - now);
+        assert_eq!(moderated.hold, Some(hold), "{packets}: {moderated}");
+        let line = moderated.to_string();
+        let because = "because 1000000 packets a second may come after a quiet time and fill";
+        let is_said = moderated.is_short_by_ring && line.contains(because);
+        assert_eq!(is_said, is_after_quiet, "{line}");
+        now = until;
+    }
+}
+
+#[test]
 fn the_ring_ends_each_hold_but_the_first_when_packets_become_many() {
     let mut m = Moderator::new("fixed:usecs=10000,frames=65536".parse().unwrap(), true);
     m.set_ring_len(Some(128));
