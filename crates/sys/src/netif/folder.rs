@@ -14,8 +14,11 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::{self, Errno, pread};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use super::{Interface, refused};
+use super::{IfName, Interface, refused};
 use crate::error::Result;
+
+/// Most changes of an interface's name for which its folder is opened again.
+const RENAMES_MAX: usize = 8;
 
 /// The folder of one interface.
 #[derive(Debug)]
@@ -28,22 +31,40 @@ impl NetFolder {
     /// `E-NODEV` if it is not there, `E-PERM` where that takes CAP_SYS_ADMIN.
     pub fn open(interface: &Interface) -> Result<NetFolder> {
         // The interface may have been opened by an alternative name, or renamed since.
-        let name = interface.present_name();
-        let folder = format!("class/net/{name}");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |at: io::Result<OwnedFd>| openat(at?, &*folder, flags, Mode::empty());
-        let (own, all) = (own_sysfs(), openat(CWD, "/sys", flags, Mode::empty()));
-        let opened = match own {
-            Err(e) => open(all).map(NetFolder).and_then(|of| match of.is_of(interface) {
-                true => Ok(of),
-                false => Err(e),
-            }),
-            own => open(own).map(NetFolder),
-        };
+        let mut name = interface.present_name();
+        let mut opened = NetFolder::named(name, interface);
+        for _ in 0..RENAMES_MAX {
+            // The name may have changed after it was read.
+            let now = interface.present_name();
+            if opened.is_ok() || now == name {
+                break;
+            }
+            name = now;
+            opened = NetFolder::named(name, interface);
+        }
         opened.map_err(|e| match e {
             Errno::NOENT => refused(&name, "open", Errno::NODEV),
             e => refused(&name, "fsopen(sysfs)", e),
         })
+    }
+
+    /// Opens the folder called `name`, which must be that of `interface`.
+    fn named(name: IfName, interface: &Interface) -> io::Result<NetFolder> {
+        let folder = format!("class/net/{name}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |at: io::Result<OwnedFd>| openat(at?, &*folder, flags, Mode::empty());
+        let (own, all) = (own_sysfs(), openat(CWD, "/sys", flags, Mode::empty()));
+        match own {
+            Err(e) => open(all).map(NetFolder).and_then(|of| match of.is_of(interface) {
+                true => Ok(of),
+                false => Err(e),
+            }),
+            // Another interface has taken the name, if the index differs.
+            own => open(own).map(NetFolder).and_then(|of| match of.index() {
+                Some(index) if index == interface.index() => Ok(of),
+                _ => Err(Errno::NOENT),
+            }),
+        }
     }
 
     /// Opens any folder in place of an interface's: for tests of devices that the machine does not
@@ -59,9 +80,12 @@ impl NetFolder {
     /// Returns true if the folder is that of `interface`: both have the same index and address.
     fn is_of(&self, interface: &Interface) -> bool {
         let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-        let number = self.read("ifindex").and_then(|text| text.parse().ok());
         let mac = interface.hardware().ok().map(|hardware| address(hardware.mac));
-        number == Some(interface.index()) && self.read("address") == mac
+        self.index() == Some(interface.index()) && self.read("address") == mac
+    }
+
+    fn index(&self) -> Option<u32> {
+        self.read("ifindex")?.parse().ok()
     }
 
     /// Returns the text of a file in the folder, without the newline; `None` if the file is missing
@@ -159,6 +183,31 @@ mod tests {
             ip("link del w0");
             assert_eq!(number.read(), None);
             assert_eq!(NetFolder::open(&interface).unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn the_folder_is_never_that_of_another_interface_that_takes_the_name() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let interface = Interface::open("v0").unwrap();
+            let swap = "link set v0 name w0\nlink set v1 name v0\nlink set v0 name v1\n\
+                        link set w0 name v0\n";
+            let path = std::env::temp_dir().join(format!("swaps-{}", std::process::id()));
+            std::fs::write(&path, swap.repeat(500)).unwrap();
+            let mut renaming =
+                std::process::Command::new("ip").arg("-batch").arg(&path).spawn().unwrap();
+            let mut found = 0;
+            while renaming.try_wait().unwrap().is_none() {
+                match NetFolder::open(&interface) {
+                    Ok(folder) => assert_eq!(folder.index(), Some(interface.index())),
+                    Err(e) => assert_eq!(e.code, Code::NoDevice, "{e}"),
+                }
+                found += 1;
+            }
+            std::fs::remove_file(path).unwrap();
+            assert!(found > 10, "{found}");
+            assert!(NetFolder::open(&interface).unwrap().is_of(&interface));
         });
     }
 }
