@@ -8,7 +8,7 @@
 //! freeing an unflagged frame does not read it. What is rarely known of a packet lies in the
 //! [cold lanes](crate::lanes), and `lanes` says which of them hold something.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// Bytes of a packet's control block.
 pub(crate) const CB_BYTES: usize = 24;
@@ -51,8 +51,9 @@ pub(crate) struct Meta {
     pub lanes: u16,
     /// The class of the packet's link-layer destination.
     pub packet_type: PacketType,
-    /// Padding, so that the line has no byte outside a field.
-    rest: [u8; 1],
+    /// The number of the queue that has refused the packet last; 0 for none since the packet was
+    /// allocated. It tells the packet from later ones in its frame.
+    pub refused_by: AtomicU8,
     /// The link type of the packet's first header, less Ethernet's number: 0, except for packets of
     /// captures with another link type.
     pub link: u16,
@@ -78,7 +79,7 @@ impl Meta {
             frags: 0,
             lanes: 0,
             packet_type: PacketType::Host,
-            rest: [0; 1],
+            refused_by: AtomicU8::new(0),
             link: 0,
             snapped_bytes: 0,
             cb: [0; CB_BYTES],
@@ -87,8 +88,8 @@ impl Meta {
 
     /// Returns the line as plain words, for copying.
     pub const fn words(self) -> [u64; 8] {
-        // SAFETY: a line has 64 bytes, all of them in integer fields (`rest` fills the gap), and
-        // every bit pattern is a valid array of u64.
+        // SAFETY: a line has 64 bytes, all of them in integer fields, and every bit pattern is a
+        // valid array of u64.
         unsafe { std::mem::transmute(self) }
     }
 

@@ -12,7 +12,7 @@
 //! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever
 //! what its caller cannot offer yet.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
@@ -65,8 +65,12 @@ pub(super) struct Tx {
     superframe: Option<(u32, Instant)>,
     /// State of the first packets of the batch, while they are refused for lack of room.
     held: Option<Held>,
-    /// Their handles, by which they are recognised when the same batch comes again.
+    /// Their handles, by which they are recognised when the same batch comes again, together with a
+    /// note in the packets: the caller may have dropped one, and its frame is soon used again.
     refused: Vec<u32>,
+    /// The number of this queue in that note. Of 255 queues whose sockets have successive numbers no
+    /// two have the same one.
+    number: u8,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
@@ -101,7 +105,7 @@ enum Probe {
 }
 
 impl Tx {
-    pub fn new(has_vnet: bool, bypass: bool) -> Tx {
+    pub fn new(has_vnet: bool, bypass: bool, socket: &PacketSocket) -> Tx {
         Tx {
             messages: SendBatch::new(),
             has_vnet,
@@ -113,6 +117,7 @@ impl Tx {
             superframe: None,
             held: None,
             refused: Vec::new(),
+            number: number_of(socket),
             scratch: Vec::new(),
             doorbells: 0,
         }
@@ -126,13 +131,19 @@ impl Tx {
     /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of
     /// `batch` was refused; forgets the refusals if they were those of another packet.
     fn resume(&mut self, beyond: Duration, batch: &Batch) {
-        if self.refused.first() != batch.handles().first() {
+        if self.refused.first() != batch.handles().first() || !self.knows(batch, 1) {
             self.forget();
             self.refused.clear();
             return;
         }
         let held = self.held.iter_mut().flat_map(|held| [&mut held.since, &mut held.probed]);
         self.refused_since.iter_mut().chain(held).for_each(|at| *at += beyond);
+    }
+
+    /// Returns true if the first `n` packets of the batch, which have the handles of refused ones,
+    /// are those packets.
+    fn knows(&self, batch: &Batch, n: usize) -> bool {
+        batch.iter().take(n).all(|skb| skb.was_refused_by(self.number))
     }
 
     /// Returns true if the kernel refused the last packet for lack of room.
@@ -303,7 +314,8 @@ impl Tx {
     fn note_superframe(&mut self, batch: &Batch, now: Instant) -> bool {
         let is_superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
         let first = batch.handles().first().copied().filter(|_| is_superframe);
-        let known = self.superframe.filter(|(handle, _)| Some(*handle) == first);
+        let is_known = self.knows(batch, 1);
+        let known = self.superframe.filter(|(handle, _)| is_known && Some(*handle) == first);
         self.superframe = known.or(first.map(|handle| (handle, now)));
         known.is_some_and(|(_, since)| now.saturating_duration_since(since) >= SUPERFRAME_PATIENCE)
     }
@@ -318,6 +330,7 @@ impl Tx {
         let handles = batch.handles();
         let Some(first) = handles.first() else { return Probe::Unknown };
         let is_recent = |held: &Held| now.saturating_duration_since(held.probed) < PROBE_PATIENCE;
+        let is_known = handles.starts_with(&self.refused) && self.knows(batch, self.refused.len());
         let held = match &mut self.held {
             Some(held) if self.refused.is_empty() && is_recent(held) => {
                 // The only packet of the batch before was given up: this one waits no longer than
@@ -325,13 +338,14 @@ impl Tx {
                 self.refused.push(*first);
                 held
             }
-            Some(held) if !self.refused.is_empty() && handles.starts_with(&self.refused) => held,
+            Some(held) if !self.refused.is_empty() && is_known => held,
             held => {
                 self.refused.clear();
                 self.refused.push(*first);
                 held.insert(Held { since: now, probed: now })
             }
         };
+        batch.iter().take(1).for_each(|first| first.note_refusal(self.number));
         if is_recent(held) {
             return Probe::Unknown;
         }
@@ -344,6 +358,7 @@ impl Tx {
             && (waited >= SHORT_PROBE_PATIENCE || !is_shorter(skb))
         {
             held.probed = now;
+            skb.note_refusal(self.number);
             self.refused.push(handles[offered]);
             let (sent, _) = self.send_alone(socket, skb);
             if sent > 0 {
@@ -364,4 +379,10 @@ impl Tx {
         }
         Probe::Unknown
     }
+}
+
+/// Returns the number that the queue of this socket notes in packets.
+fn number_of(socket: &PacketSocket) -> u8 {
+    let number = socket.as_fd().as_raw_fd() % i32::from(u8::MAX);
+    u8::try_from(number).unwrap_or(0) + 1
 }

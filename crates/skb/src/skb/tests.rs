@@ -1,7 +1,7 @@
 //! Tests of the handle.
 
 use super::*;
-use crate::{CHAIN_FRAMES_MAX, Pool};
+use crate::{CHAIN_FRAMES_MAX, Init, Pool};
 
 fn pool() -> Pool {
     Pool::builder().frames(64).build().unwrap()
@@ -174,4 +174,23 @@ fn a_chain_has_as_many_frames_as_a_copy_of_it_can_have() {
     let shared = short.share();
     assert_eq!(short.copy_from(0, b"copied"), 6);
     assert_eq!((short.fragments(), shared.data()[0]), (shared.fragments(), 7));
+}
+
+/// Checks that the next packet in a frame was refused by no queue, whichever way frames are
+/// initialised.
+#[test]
+fn refusal_is_noted_until_the_packet_is_freed() {
+    for init in [Init::AtAlloc, Init::AtFree] {
+        let pool = Pool::builder().frames(64).init(init).build().unwrap();
+        let mut mem = pool.local();
+        let mut skb = mem.alloc_copy(&[1; 60]).unwrap();
+        assert!(!skb.was_refused_by(1), "{init:?}");
+        skb.note_refusal(2);
+        let share = skb.share();
+        let is_of = |queue| skb.was_refused_by(queue) && share.was_refused_by(queue);
+        assert!(is_of(2) && !is_of(1), "{init:?}");
+        drop((skb, share));
+        let all: Vec<_> = std::iter::from_fn(|| mem.alloc_one()).collect();
+        assert!(all.len() == 64 && all.iter().all(|skb| !skb.was_refused_by(2)), "{init:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, DropReason, Offload};
+use linerate_skb::{Batch, DropReason, Offload, Skb};
 
 use super::{shape, token_bucket};
 use crate::doctor::is_here;
@@ -149,6 +149,67 @@ fn refusals_of_another_packet_do_not_count_for_a_superframe() {
             assert_eq!((a.xmit(&mut batch), batch.len()), (0, left));
         }
         assert_eq!(a.pool().ledger().dropped(DropReason::UNSUPPORTED), 1);
+    });
+}
+
+/// Drops the packets of `batch` as a program does that does not wait for room, and puts a packet
+/// that `make` makes into the frame that the first one had.
+fn replace(queue: &mut Queue, batch: &mut Batch, make: impl Fn(&mut Queue) -> Skb) {
+    let (n, handle) = (batch.len(), batch.handles()[0]);
+    batch.discard_first(n, DropReason::TX_FULL, queue.local());
+    let mut others = Vec::new();
+    loop {
+        batch.push(make(queue)).unwrap();
+        if batch.handles() == [handle] {
+            return;
+        }
+        others.extend(batch.pop());
+    }
+}
+
+#[test]
+fn refusals_of_a_superframe_that_was_dropped_do_not_count_for_the_next_in_its_frame() {
+    in_netns(|| {
+        veth(1500);
+        let mut a = queue("packet:v0,bypass");
+        let superframe = |queue: &mut Queue| {
+            let mut skb = queue.local().alloc_copy(&ipv4(6, 65_536 - 54)).unwrap();
+            skb.set_offload(SUPERFRAME);
+            skb
+        };
+        let mut batch = Batch::with_capacity(1);
+        batch.push(superframe(&mut a)).unwrap();
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 1));
+        // Longer than a superframe is refused before it is dropped.
+        std::thread::sleep(Duration::from_millis(10));
+        replace(&mut a, &mut batch, superframe);
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 1));
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 0));
+        assert_eq!(a.pool().ledger().dropped(DropReason::UNSUPPORTED), 1);
+    });
+}
+
+#[test]
+fn refusals_of_a_packet_that_was_dropped_do_not_count_for_the_next_in_its_frame() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set v1 mtu 1400");
+        let mut a = queue("packet:v0");
+        let mut batch = refused_and_short(&mut a);
+        if a.xmit(&mut batch) > 0 {
+            return eprintln!("skipped: this kernel says that it took what veth drops");
+        }
+        for offers in 1..16 {
+            // Of each pause 100 ms count, so the second packet is tried at the eleventh offer.
+            std::thread::sleep(Duration::from_millis(110));
+            if offers == 8 {
+                let packet = |queue: &mut Queue, len| queue.local().alloc_copy(&stamped(0, len));
+                replace(&mut a, &mut batch, |queue| packet(queue, 1514).unwrap());
+                batch.push(packet(&mut a, 60).unwrap()).unwrap();
+            }
+            assert_eq!((a.xmit(&mut batch), batch.len()), (0, 2), "{offers}");
+        }
     });
 }
 
