@@ -140,7 +140,7 @@ fn run_with(
     let mut phases = Phases::start(path, &stats);
     let running = engine.start()?;
     let serve = |listening: Listening| {
-        let before_hold = recording(record, path, screen);
+        let before_hold = recording(record, screen);
         listening.serve_recording(running.control(), stats.clone(), before_hold)
     };
     let control = listening.map(serve).transpose()?;
@@ -202,22 +202,10 @@ fn run_with(
     Ok(Ran { report, stopped, ended, uncounted: counted.err(), _signals: Some(signals) })
 }
 
-/// Returns a function that records the change of a port's hold.
-fn recording(
-    record: &Record,
-    path: &Path,
-    screen: &Screen,
-) -> impl Fn(&str, DeviceHold) + Send + use<> {
+/// Returns a function that records the change of an interface's hold.
+fn recording(record: &Record, screen: &Screen) -> impl Fn(u32, DeviceHold) + Send + use<> {
     let (record, screen) = (record.clone(), *screen);
-    let interface = |(name, text): &(String, String)| {
-        let plan = planned(&path.drivers, text).ok()?;
-        Some((name.clone(), plan.interface()?.to_owned()))
-    };
-    let interfaces: Vec<_> = path.ports.iter().filter_map(interface).collect();
-    move |port: &str, hold: DeviceHold| {
-        let named = interfaces.iter().filter(|(name, _)| name == port);
-        named.for_each(|(_, interface)| record.hold(interface, hold.time, &screen));
-    }
+    move |index: u32, hold: DeviceHold| record.hold(index, hold.time, &screen)
 }
 
 /// Starts to watch for what ends the run.

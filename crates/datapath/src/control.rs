@@ -108,6 +108,17 @@ impl Control {
         self.slots.iter().flat_map(|slot| slot.holds_of(port)).find_map(|device| device.hold())
     }
 
+    /// Returns the indices of the network interfaces whose holds [`Control::set_hold`] changes for a
+    /// port; none for devices that are no interfaces. An index stays when the interface is renamed.
+    #[must_use]
+    pub fn hold_interfaces(&self, port: &str) -> Vec<u32> {
+        let devices = self.slots.iter().flat_map(|slot| slot.holds_of(port));
+        let mut indices: Vec<u32> = devices.filter_map(|device| device.interface()).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        indices
+    }
+
     /// Checks that every device of a port can have `hold`; changes nothing. A port without devices
     /// that have a hold passes: [`Control::set_hold`] says why it has none.
     ///

@@ -113,9 +113,15 @@ pub(super) struct Line {
 impl Line {
     /// Returns the line of a change by this process in this network namespace.
     pub fn here(interface: &str, left: Left) -> Result<Line, Errno> {
+        let index = Interface::open(interface).map_or(0, |found| found.index());
+        Line::of_index(index, interface, left)
+    }
+
+    /// Returns the line of a change by this process of the interface of that index, which has this
+    /// name now.
+    pub fn of_index(index: u32, interface: &str, left: Left) -> Result<Line, Errno> {
         let (pid, start) = identity("self").ok_or(Errno::SRCH)?;
         let netns = Netns::here().ok_or(Errno::NOENT)?;
-        let index = Interface::open(interface).map_or(0, |found| found.index());
         let (pidns, interface) = (pidns(), interface.to_owned());
         Ok(Line { pid, start, pidns, netns, index, interface, left })
     }

@@ -26,10 +26,10 @@ use crate::screen::Screen;
 pub struct Record(Arc<Mutex<Written>>);
 
 #[derive(Default)]
-struct Written {
+pub(super) struct Written {
     /// The end of the file's name.
     kind: &'static str,
-    lines: Vec<Line>,
+    pub(super) lines: Vec<Line>,
     /// The folder, and the name of the file in it.
     file: Option<(OwnedFd, String)>,
     /// True if interrupts were not restored, whose state cannot be read.
@@ -118,11 +118,13 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_left = true;
     }
 
-    /// Records that the hold of an interface is about to be changed to `time`, 0 for none. The hold
-    /// from before the first change remains the one to restore.
-    pub fn hold(&self, interface: &str, time: Duration, screen: &Screen) {
+    /// Records that the hold of the interface of that index is about to be changed to `time`, 0 for
+    /// none. The hold from before the first change remains the one to restore.
+    pub fn hold(&self, index: u32, time: Duration, screen: &Screen) {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        say(written.hold(interface, napi_hold(time), screen), screen);
+        let noted = written.note_hold(index, napi_hold(time));
+        // The caller is the thread of the control socket, which serves other clients, too.
+        say(noted.and_then(|()| written.write(Some(LOCK_WAIT_SERVING), screen)), screen);
     }
 }
 
@@ -156,11 +158,13 @@ fn say(written: Result<(), Errno>, screen: &Screen) {
 }
 
 impl Written {
-    fn hold(&mut self, interface: &str, set: NapiHold, screen: &Screen) -> Result<(), Errno> {
-        let now = Interface::open(interface).and_then(|found| NapiHold::now(&found));
-        let now = now.map_err(|_| Errno::NODEV)?;
+    /// Adds the change of a hold to the lines. The index names the interface: since its port was
+    /// opened it may have been renamed, and another one may have its former name.
+    pub(super) fn note_hold(&mut self, index: u32, set: NapiHold) -> Result<(), Errno> {
+        let found = Interface::by_index(index).map_err(|_| Errno::NODEV)?;
+        let now = NapiHold::now(&found).map_err(|_| Errno::NODEV)?;
         let sets = self.lines.iter_mut().find_map(|line| match &mut line.left {
-            Left::Hold { sets, .. } if line.interface == interface => Some(sets),
+            Left::Hold { sets, .. } if line.index == index => Some(sets),
             _ => None,
         });
         match sets {
@@ -171,11 +175,10 @@ impl Written {
             }
             None => {
                 let left = Left::Hold { sets: vec![set], before: now };
-                self.lines.push(Line::here(interface, left)?);
+                self.lines.push(Line::of_index(index, found.name().as_str(), left)?);
             }
         }
-        // The caller is the thread of the control socket, which serves other clients, too.
-        self.write(Some(LOCK_WAIT_SERVING), screen)
+        Ok(())
     }
 
     /// Writes the file, or replaces it by another one. Locks the folder first, for which it waits

@@ -4,14 +4,14 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use linerate_ctl::affinity::Was;
-use linerate_sys::netif::{DeviceOffload, NapiHold, Rss};
-use linerate_testing::Scratch;
+use linerate_sys::netif::{DeviceOffload, Interface, NapiHold, Rss};
+use linerate_testing::{Scratch, in_netns, ip};
 use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
 use super::line::{exists, identity, pidns};
 use super::netns::Netns;
-use super::record::reason;
+use super::record::{Written, reason};
 use super::*;
 
 /// A number that no process has.
@@ -257,6 +257,30 @@ fn record_of_another_network_namespace_is_kept_and_named_because_that_may_be_gon
     assert!(fix.contains("ip netns exec NAME") && fix.contains("was deleted"), "{fix}");
     assert!(fix.ends_with(&remove), "{fix}");
     assert_eq!(folder.names(), ["run-1"]);
+}
+
+#[test]
+fn hold_of_an_interface_that_was_renamed_is_recorded_for_that_interface() {
+    in_netns(|| {
+        ip("link add v0 type veth peer name v1");
+        let v0 = Interface::open("v0").unwrap();
+        let hold = NapiHold { time_ns: 20_000, polls: 2 };
+        hold.set(&v0).unwrap();
+        let mut written = Written::default();
+        ip("link set v0 name w0");
+        ip("link add v0 type veth peer name v2");
+        let set = |us| NapiHold::of_time(Duration::from_micros(us));
+        written.note_hold(v0.index(), set(50)).unwrap();
+        ip("link set w0 name x0");
+        written.note_hold(v0.index(), set(70)).unwrap();
+        let [line] = &written.lines[..] else { panic!("{:?}", written.lines) };
+        assert_eq!((line.index, &*line.interface), (v0.index(), "w0"));
+        assert_eq!(line.left, Left::Hold { sets: vec![set(70)], before: hold });
+        set(70).set(&v0).unwrap();
+        assert!(line.may_be_left(true));
+        ip("link del x0");
+        assert_eq!(written.note_hold(v0.index(), set(90)), Err(Errno::NODEV));
+    });
 }
 
 #[test]

@@ -88,9 +88,10 @@ impl Listening {
         self.serve_recording(control, stats, |_, _| ())
     }
 
-    /// Starts a thread that serves the socket, and calls `before_hold` with a port's name and the
-    /// new hold before it changes the hold of the port's device. That hold outlives a process that
-    /// is killed, so the program can record there what has to be restored.
+    /// Starts a thread that serves the socket, and calls `before_hold` with the index of a network
+    /// interface and the new hold before it changes the hold of that interface, which is a port's
+    /// device. That hold outlives a process that is killed, so the program can record there what
+    /// has to be restored. The index stays when the interface is renamed.
     ///
     /// # Errors
     /// As [`Listening::serve`].
@@ -98,7 +99,7 @@ impl Listening {
         self,
         control: Control,
         stats: Stats,
-        before_hold: impl Fn(&str, DeviceHold) + Send + 'static,
+        before_hold: impl Fn(u32, DeviceHold) + Send + 'static,
     ) -> Result<Server> {
         let bell = self.bell.clone();
         let mut service = Service {

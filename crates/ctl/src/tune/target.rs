@@ -25,8 +25,9 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Remedy if the handle does not have the worker of a queue.
 const OTHER_SOCKET: &str = "use the socket that controls its worker";
 
-/// The function that is called before the hold of a port's device is changed.
-pub(super) type BeforeHold = Box<dyn Fn(&str, DeviceHold) + Send>;
+/// The function that is called with an interface's index before the hold of that interface is
+/// changed.
+pub(super) type BeforeHold = Box<dyn Fn(u32, DeviceHold) + Send>;
 
 /// A run, with the handles that the socket's thread uses.
 pub(super) struct Target {
@@ -228,7 +229,8 @@ impl Target {
                 self.control.check_hold(port, *hold)?;
                 let before = self.control.hold(port);
                 if before.is_some() {
-                    (self.before_hold)(port, *hold);
+                    let interfaces = self.control.hold_interfaces(port);
+                    interfaces.into_iter().for_each(|index| (self.before_hold)(index, *hold));
                 }
                 let start = Instant::now();
                 let set = self.control.set_hold(port, *hold);

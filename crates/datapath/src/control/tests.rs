@@ -67,6 +67,10 @@ impl HoldControl for Holding {
         None
     }
 
+    fn interface(&self) -> Option<u32> {
+        self.0.then_some(7)
+    }
+
     fn set_hold(&self, _: DeviceHold) -> Result<()> {
         let e = || Error::new(Code::Permission, "cannot set the hold of eth0", "not permitted");
         if self.0 { Ok(()) } else { Err(e()) }
@@ -92,6 +96,9 @@ fn hold_that_one_of_several_queues_refuses_is_an_error_that_says_so() {
     let hold = DeviceHold { time: Duration::ZERO, frames: None };
     let error = |queues: &[_]| control(queues).set_hold("a", hold).unwrap_err();
     control(&[(0, holds), (1, holds)]).set_hold("a", hold).unwrap();
+    let interfaces = |queues: &[_]| control(queues).hold_interfaces("a");
+    assert_eq!(interfaces(&[(0, holds), (1, holds), (2, refuses)]), [7]);
+    assert_eq!(interfaces(&[(0, refuses)]), [0; 0]);
     let e = error(&[(0, refuses), (1, holds)]);
     assert_eq!((e.code, &*e.what), (Code::Permission, "cannot set the hold of eth0"));
     let e = error(&[(0, holds), (1, refuses)]);

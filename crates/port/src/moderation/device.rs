@@ -28,6 +28,12 @@ pub trait HoldControl: fmt::Debug + Send + Sync {
     /// Returns the present hold; `None` if it is unknown.
     fn hold(&self) -> Option<DeviceHold>;
 
+    /// Returns the index of the network interface that the device is, which stays when it is
+    /// renamed; `None` for another device.
+    fn interface(&self) -> Option<u32> {
+        None
+    }
+
     /// Checks that the device can have `hold`; changes nothing.
     ///
     /// Cost: no system call.

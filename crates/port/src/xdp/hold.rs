@@ -38,7 +38,11 @@ pub(super) fn wanted(config: &Config) -> Option<Duration> {
 
 /// The hold of a port's interface, for all its packets. Dropping it restores the former hold.
 #[derive(Debug)]
-pub(super) struct Held(Mutex<NapiHoldGuard>);
+pub(super) struct Held {
+    guard: Mutex<NapiHoldGuard>,
+    /// The interface's index.
+    index: u32,
+}
 
 /// Holds `interface` as the port's text asks; without that the hold stays as it is until it is
 /// changed. `None` if the port cannot change it.
@@ -48,18 +52,23 @@ pub(super) fn open(config: &Config, interface: &Interface) -> Result<Option<Arc<
         None if config.filter == Filter::Nothing => None,
         None => NapiHoldGuard::of(interface).ok(),
     };
-    Ok(guard.map(|guard| Arc::new(Held(Mutex::new(guard)))))
+    let index = interface.index();
+    Ok(guard.map(|guard| Arc::new(Held { guard: Mutex::new(guard), index })))
 }
 
 impl Held {
     fn guard(&self) -> MutexGuard<'_, NapiHoldGuard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HoldControl for Held {
     fn hold(&self) -> Option<DeviceHold> {
         self.guard().now().map(shown)
+    }
+
+    fn interface(&self) -> Option<u32> {
+        Some(self.index)
     }
 
     fn check(&self, hold: DeviceHold) -> Result<()> {
@@ -194,6 +203,7 @@ mod tests {
                 let queue = opened(text, &pool);
                 let weak = queue.hold_control().unwrap();
                 let hold = weak.upgrade().unwrap();
+                assert_eq!(hold.interface(), Some(v0.index()));
                 for text in ["1ms", "off", "20us"] {
                     let asked: DeviceHold = text.parse().unwrap();
                     hold.set_hold(asked).unwrap();

@@ -73,6 +73,9 @@ fn nothing_of_a_change_is_made_if_the_device_refuses_its_hold() {
     running.stop(LONG).check().unwrap();
 }
 
+/// The index of the interface that a device is.
+const INDEX: u32 = 7;
+
 /// The hold of the device of one queue, which refuses each change if it has a fixed one.
 #[derive(Debug)]
 struct MaybeFixed {
@@ -83,6 +86,10 @@ struct MaybeFixed {
 impl HoldControl for MaybeFixed {
     fn hold(&self) -> Option<DeviceHold> {
         Some(*self.hold.lock().unwrap())
+    }
+
+    fn interface(&self) -> Option<u32> {
+        Some(INDEX)
     }
 
     fn set_hold(&self, hold: DeviceHold) -> Result<()> {
@@ -142,7 +149,7 @@ fn time_in_which_a_hold_is_recorded_is_not_that_of_the_workers() {
     let stats = engine.stats();
     // The worker makes no turn.
     let worker = engine.into_workers().remove(0);
-    let record = |_: &str, _: DeviceHold| std::thread::sleep(Duration::from_millis(50));
+    let record = |_: u32, _: DeviceHold| std::thread::sleep(Duration::from_millis(50));
     let mut target = Target::new(worker.control(), stats, Box::new(record));
     let mut both = change("west", ("moderation", "napi"), None);
     both.settings.insert("hold".into(), "1ms".into());
@@ -183,6 +190,10 @@ impl HoldControl for Uncounted {
         Some(*self.0.lock().unwrap())
     }
 
+    fn interface(&self) -> Option<u32> {
+        Some(INDEX)
+    }
+
     fn check(&self, hold: DeviceHold) -> Result<()> {
         match hold.frames {
             None => Ok(()),
@@ -211,8 +222,8 @@ fn hold_is_recorded_before_it_is_set_and_not_if_it_is_refused() {
     let recorded = Arc::new(Mutex::new(Vec::new()));
     let record = {
         let (recorded, device) = (recorded.clone(), device.clone());
-        move |port: &str, hold: DeviceHold| {
-            recorded.lock().unwrap().push((port.to_owned(), hold, device.hold().unwrap()));
+        move |index: u32, hold: DeviceHold| {
+            recorded.lock().unwrap().push((index, hold, device.hold().unwrap()));
         }
     };
     let mut target = Target::new(worker.control(), stats, Box::new(record));
@@ -225,6 +236,6 @@ fn hold_is_recorded_before_it_is_set_and_not_if_it_is_refused() {
     let pending = target.begin(&change("west", ("hold", "1ms"), None), now).unwrap();
     target.finish(&pending, now).unwrap().unwrap();
     let hold: DeviceHold = "1ms".parse().unwrap();
-    assert_eq!(*recorded.lock().unwrap(), [("west".into(), hold, DeviceHold::default())]);
+    assert_eq!(*recorded.lock().unwrap(), [(INDEX, hold, DeviceHold::default())]);
     assert_eq!(device.hold(), Some(hold));
 }
