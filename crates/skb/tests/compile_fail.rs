@@ -11,15 +11,23 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::process::Command;
 
+/// Compiled with this test and not by trybuild, which would build every dependency once more.
+#[path = "compile_pass/ordinary_use.rs"]
+mod ordinary_use;
+
+#[test]
+fn ordinary_use_compiles_and_runs() {
+    ordinary_use::main();
+}
+
 #[test]
 fn misuse_fails_to_compile_for_the_expected_reason() {
     if let Err(why) = same_words() {
         eprintln!("skipped: {why}");
         return;
     }
-    // The scaffold itself: were it broken, every other file would fail to compile as well. On its
-    // own, because the others are then checked in one go.
-    trybuild::TestCases::new().pass("tests/compile_pass/*.rs");
+    // All files are checked in one go, because none of them must run. Were the scaffold itself
+    // broken, the compiler's words would not be those that the files expect.
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }
 

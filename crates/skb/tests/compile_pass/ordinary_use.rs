@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use linerate_skb::{Batch, DropReason, Pool};
 
-fn main() {
+pub fn main() {
     let pool = Pool::builder().frames(64).build().unwrap();
     let mut mem = pool.local();
     let mut head = mem.alloc_copy(b"head").unwrap();
