@@ -400,10 +400,19 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     let are_forced =
         |window: &Window| figure(window, "packets") >= 4.0 * figure(window, "tx_calls");
     let Some((alone, mut bench)) = open(&told(&[])) else { return };
-    // On a busy machine a sender may have no CPU in a window, so one of five may be missed.
-    let windows: Vec<Window> = (0..15).map(|_| bench.window(long).unwrap()).collect();
-    let forced: Vec<&Window> = windows.iter().filter(|window| are_forced(window)).collect();
-    let all_go_on = forced.iter().filter(|window| starved(window) == 0.0).count();
+    // On a busy machine a sender may have no CPU in a window, so one of five may be missed. Ten
+    // windows without a miss need no more of them.
+    let (mut forced, mut all_go_on) = (Vec::new(), 0);
+    for _ in 0..15 {
+        let window = bench.window(long).unwrap();
+        if are_forced(&window) {
+            all_go_on += usize::from(starved(&window) == 0.0);
+            forced.push(window);
+        }
+        if forced.len() == 10 && all_go_on == 10 {
+            break;
+        }
+    }
     assert!(forced.len() >= 10 && 5 * all_go_on >= 4 * forced.len(), "{all_go_on}: {forced:?}");
     assert!(bench.finish().unwrap().ledger.balanced);
     drop(alone);
@@ -411,19 +420,19 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     // in a quarter of a second. So in a window of 0.9 s neither its length nor drops starve a
     // sender.
     let queue = ("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=1000");
-    // The windows of five in which many starve.
+    // Returns true if many starve in most of five windows, which three that agree decide.
     let starving = |more: &[(&str, &str)]| {
         let (_alone, mut bench) = open(&told(more)).expect("it opened before");
-        let many = (0..5).filter(|_| starved(&bench.window(long).unwrap()) >= 8.0).count();
+        let mut windows = [0, 0];
+        while windows.iter().all(|n| *n < 3) {
+            windows[usize::from(starved(&bench.window(long).unwrap()) >= 8.0)] += 1;
+        }
         assert!(bench.finish().unwrap().ledger.balanced);
-        many
+        windows[1] == 3
     };
-    let (fair, unfair) = (starving(&[queue]), starving(&[queue, ("fault", "core:prefer=2")]));
-    assert!(
-        fair <= 2,
-        "in {fair} of 5 windows the queue starves senders without preferring others"
-    );
-    assert!(unfair >= 3, "in {unfair} of 5 windows many of the others starve");
+    assert!(!starving(&[queue]), "the queue starves senders without preferring others");
+    let unfair = starving(&[queue, ("fault", "core:prefer=2")]);
+    assert!(unfair, "few of the others starve beside those that the queue prefers");
 }
 
 #[test]
