@@ -11,7 +11,7 @@ use linerate_skb::{Batch, Local, Pool, Trust};
 use linerate_testing::Scratch;
 use victim::Victim;
 
-const ROUNDS: u32 = 100;
+const ROUNDS: u32 = 50;
 /// Environment variable with the number of kills, for runs in which the usual number takes too
 /// long.
 const KILLS: &str = "LINERATE_TEST_KILLS";

@@ -28,6 +28,15 @@ impl Pair {
         self.interface == "v0"
     }
 
+    /// Runs `test` on each of `pairs` at the same time: most of it is sleep.
+    fn each(pairs: &[Pair], test: impl Fn(Pair) + Copy + Send + 'static) {
+        std::thread::scope(|scope| {
+            for pair in pairs {
+                scope.spawn(move || pair.run(test));
+            }
+        });
+    }
+
     /// Runs `test` in a network namespace of its own.
     fn run(self, test: impl FnOnce(Pair) + Send + 'static) {
         let test = move || {
@@ -84,90 +93,84 @@ fn pass(from: &mut Queue, to: &mut Queue) {
 
 #[test]
 fn an_interface_that_goes_down_and_comes_back_is_followed() {
-    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
-        pair.run(|pair| {
-            let pool = pool(1024);
-            let (mut near, mut far) = pair.open(&pool);
-            let fd = near.as_raw_fd();
-            for _ in 0..2 {
-                pair.ip("link set", " down");
-                until(&mut near, |health| *health != Health::Up);
-                let Health::Down(e) = near.health() else { panic!("{:?}", near.health()) };
-                assert_eq!(e.code, Code::DeviceDown);
-                assert_eq!(e.fix, format!("ip link set {} up", pair.interface));
-                let dropped = || pool.ledger().dropped(DropReason::DEVICE_DOWN);
-                let before = dropped();
-                send(&mut near, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
-                assert_eq!(dropped() - before, 2);
-                assert_silent(&mut near, 13);
-                pair.up();
-                for queue in [&mut near, &mut far] {
-                    until(queue, |health| *health == Health::Up);
-                }
-                pass(&mut near, &mut far);
-                pass(&mut far, &mut near);
+    Pair::each(&[PACKET, UNRINGED, TAP, PLAIN_TAP, XDP], |pair| {
+        let pool = pool(1024);
+        let (mut near, mut far) = pair.open(&pool);
+        let fd = near.as_raw_fd();
+        for _ in 0..2 {
+            pair.ip("link set", " down");
+            until(&mut near, |health| *health != Health::Up);
+            let Health::Down(e) = near.health() else { panic!("{:?}", near.health()) };
+            assert_eq!(e.code, Code::DeviceDown);
+            assert_eq!(e.fix, format!("ip link set {} up", pair.interface));
+            let dropped = || pool.ledger().dropped(DropReason::DEVICE_DOWN);
+            let before = dropped();
+            send(&mut near, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
+            assert_eq!(dropped() - before, 2);
+            assert_silent(&mut near, 13);
+            pair.up();
+            for queue in [&mut near, &mut far] {
+                until(queue, |health| *health == Health::Up);
             }
-            assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
-            drop(near);
-            assert_settled(&pool);
-        });
-    }
+            pass(&mut near, &mut far);
+            pass(&mut far, &mut near);
+        }
+        assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
+        drop(near);
+        assert_settled(&pool);
+    });
 }
 
 #[test]
 fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
-    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
-        pair.run(|pair| {
-            let pool = pool(1024);
-            let (mut near, mut far) = pair.open(&pool);
-            let fd = near.as_raw_fd();
-            pass(&mut far, &mut near);
-            pass(&mut near, &mut far);
-            let sent = |queue: &mut Queue| (queue.counts().tx_packets, queue.counts().tx_bytes);
-            let before = sent(&mut near);
-            pair.ip("link del", "");
-            // The queue does not know yet that the interface is gone.
-            send(&mut near, &[stamped(0, 60)], Offload::NONE);
-            if pair.is_veth() {
-                // This is another interface, although it has the same name.
-                veth(1500);
-            }
-            let (mut batch, deadline) = (Batch::with_capacity(8), Instant::now() + LONG);
-            while !matches!(near.health(), Health::Failed(_)) {
-                assert!(Instant::now() < deadline, "{:?}", near.health());
-                near.wait(Some(LONG)).unwrap();
-                near.rx(&mut batch);
-            }
-            let Health::Failed(e) = near.health() else { unreachable!() };
-            assert_eq!(e.code, Code::NoDevice);
-            assert!(e.fix.contains("open the port again"), "{e}");
-            assert!(e.fix.contains(": ip -br link"), "{e}");
-            let _ = near.wait(Some(Duration::ZERO));
-            assert_settled(&pool);
-            send(&mut near, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
-            assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 3);
-            assert_eq!(sent(&mut near), before, "as in the ledger");
-            assert_eq!(near.rx(&mut batch), 0);
-            assert_silent(&mut near, 2);
-            assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
-            drop(near);
-            assert_settled(&pool);
-        });
-    }
+    Pair::each(&[PACKET, UNRINGED, TAP, PLAIN_TAP, XDP], |pair| {
+        let pool = pool(1024);
+        let (mut near, mut far) = pair.open(&pool);
+        let fd = near.as_raw_fd();
+        pass(&mut far, &mut near);
+        pass(&mut near, &mut far);
+        let sent = |queue: &mut Queue| (queue.counts().tx_packets, queue.counts().tx_bytes);
+        let before = sent(&mut near);
+        pair.ip("link del", "");
+        // The queue does not know yet that the interface is gone.
+        send(&mut near, &[stamped(0, 60)], Offload::NONE);
+        if pair.is_veth() {
+            // This is another interface, although it has the same name.
+            veth(1500);
+        }
+        let (mut batch, deadline) = (Batch::with_capacity(8), Instant::now() + LONG);
+        while !matches!(near.health(), Health::Failed(_)) {
+            assert!(Instant::now() < deadline, "{:?}", near.health());
+            near.wait(Some(LONG)).unwrap();
+            near.rx(&mut batch);
+        }
+        let Health::Failed(e) = near.health() else { unreachable!() };
+        assert_eq!(e.code, Code::NoDevice);
+        assert!(e.fix.contains("open the port again"), "{e}");
+        assert!(e.fix.contains(": ip -br link"), "{e}");
+        let _ = near.wait(Some(Duration::ZERO));
+        assert_settled(&pool);
+        send(&mut near, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 3);
+        assert_eq!(sent(&mut near), before, "as in the ledger");
+        assert_eq!(near.rx(&mut batch), 0);
+        assert_silent(&mut near, 2);
+        assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
+        drop(near);
+        assert_settled(&pool);
+    });
 }
 
 #[test]
 fn an_idle_queue_is_silent_whatever_it_did_before() {
-    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
-        pair.run(|pair| {
-            let pool = pool(1024);
-            let (mut near, mut far) = pair.open(&pool);
-            pass(&mut near, &mut far);
-            pass(&mut far, &mut near);
-            assert_silent(&mut near, 3);
-            assert_silent(&mut far, 2);
-        });
-    }
+    Pair::each(&[PACKET, UNRINGED, TAP, PLAIN_TAP, XDP], |pair| {
+        let pool = pool(1024);
+        let (mut near, mut far) = pair.open(&pool);
+        pass(&mut near, &mut far);
+        pass(&mut far, &mut near);
+        assert_silent(&mut near, 3);
+        assert_silent(&mut far, 2);
+    });
 }
 
 #[test]
@@ -196,29 +199,27 @@ fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
 
 #[test]
 fn an_exhausted_pool_leaves_packets_in_the_interface_and_recovers() {
-    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP] {
-        pair.run(|pair| {
-            let pool = pool(8);
-            let (mut near, mut far) = pair.open(&pool);
-            let frames: Vec<_> = (0..20).map(|i| stamped(i, 100)).collect();
-            send(&mut far, &frames, Offload::NONE);
-            let held = receive(&mut near, 8);
-            // The port tries again once in a millisecond, not more often, and loses no packet.
-            assert_silent(&mut near, 1100);
-            let counts = near.counts();
-            assert!(counts.rx_nombuf > 0 && counts.rx_missed == 0, "{counts:?}");
-            let mut seen: Vec<_> = held.iter().map(bytes).collect();
-            drop(held);
-            while seen.len() < 20 {
-                let got = receive(&mut near, (20 - seen.len()).min(8));
-                seen.extend(got.iter().map(bytes));
-            }
-            assert!(seen == frames);
-            drop(near);
-            assert_settled(&pool);
-            assert_eq!((pool.ledger().received, pool.ledger().created), (20, 0));
-        });
-    }
+    Pair::each(&[PACKET, UNRINGED, TAP, PLAIN_TAP], |pair| {
+        let pool = pool(8);
+        let (mut near, mut far) = pair.open(&pool);
+        let frames: Vec<_> = (0..20).map(|i| stamped(i, 100)).collect();
+        send(&mut far, &frames, Offload::NONE);
+        let held = receive(&mut near, 8);
+        // The port tries again once in a millisecond, not more often, and loses no packet.
+        assert_silent(&mut near, 1100);
+        let counts = near.counts();
+        assert!(counts.rx_nombuf > 0 && counts.rx_missed == 0, "{counts:?}");
+        let mut seen: Vec<_> = held.iter().map(bytes).collect();
+        drop(held);
+        while seen.len() < 20 {
+            let got = receive(&mut near, (20 - seen.len()).min(8));
+            seen.extend(got.iter().map(bytes));
+        }
+        assert!(seen == frames);
+        drop(near);
+        assert_settled(&pool);
+        assert_eq!((pool.ledger().received, pool.ledger().created), (20, 0));
+    });
 }
 
 #[test]
