@@ -8,10 +8,12 @@ use linerate::{Batch, Port};
 
 use crate::netns::Netns;
 use crate::process::Process;
-use crate::wait::{SOON, until};
+use crate::wait::SOON;
 
 /// Time for which programs are observed.
 const WINDOW: Duration = Duration::from_secs(5);
+/// Time without more than two wake-ups, after which a program has opened its ports.
+const QUIET: Duration = Duration::from_secs(1);
 /// Wake-ups that a program may have in [`WINDOW`], over all its threads: two a second.
 const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
 /// CPU time that a program may use in [`WINDOW`]: half a per cent.
@@ -81,17 +83,26 @@ fn used(process: &Process) -> Used {
     used
 }
 
-/// Waits until a program has done nothing for a while, so that the opening of its ports is not
-/// measured.
-fn settle(name: &str, process: &Process) {
-    let (mut before, mut since) = (used(process), Instant::now());
-    until(&format!("a second without a wake-up of {name}"), SOON, || {
-        let now = used(process);
-        if now.sleeps > before.sleeps + 2 {
-            (before, since) = (now, Instant::now());
+/// Waits until every program has had a quiet while, each at its own time, so that the opening of
+/// their ports is not measured.
+fn settle(programs: &[(&str, Process)]) {
+    let mut busy: Vec<_> = programs
+        .iter()
+        .map(|(name, process)| (*name, process, used(process), Instant::now()))
+        .collect();
+    let deadline = Instant::now() + SOON;
+    while !busy.is_empty() {
+        for (_, process, before, since) in &mut busy {
+            let now = used(process);
+            if now.sleeps > before.sleeps + 2 {
+                (*before, *since) = (now, Instant::now());
+            }
         }
-        (since.elapsed() > Duration::from_secs(1)).then_some(())
-    });
+        busy.retain(|(.., since)| since.elapsed() <= QUIET);
+        let names: Vec<&str> = busy.iter().map(|(name, ..)| *name).collect();
+        assert!(Instant::now() < deadline, "waited {SOON:?} for {QUIET:?} of quiet of {names:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Checks that each program uses at most 0.5 % of a CPU and 2 wake-ups a second; all programs are
@@ -100,9 +111,7 @@ fn settle(name: &str, process: &Process) {
 /// # Panics
 /// If one takes more, with what every one took, or has ended.
 pub fn assert_idle(programs: &mut [(&str, Process)]) {
-    for (name, process) in &*programs {
-        settle(name, process);
-    }
+    settle(programs);
     let before: Vec<Used> = programs.iter().map(|(_, process)| used(process)).collect();
     // This sleep is the measurement, so there is no condition to poll.
     std::thread::sleep(WINDOW);
