@@ -108,18 +108,19 @@ fn an_interface_that_is_renamed_while_it_runs_carries_on() {
 
 #[test]
 fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
-    let hosts = or_skip!(Hosts::new());
-    let run = |json: bool| {
+    // Each has hosts of its own: only one port in a namespace can have this filter at a time.
+    let (one, other) = (or_skip!(Hosts::new()), or_skip!(Hosts::new()));
+    let run = |hosts: &Hosts, json: bool| {
         let mut command = Command::new(linerate());
         command.args(["forward", "packet:w0,udp=7777", "sink:blind", "--for", "5100ms"]);
         command.args(json.then_some("--json"));
         hosts.middle.start(command)
     };
-    // Run one after the other: only one port can have this filter at a time.
-    let told = run(false).finish(3 * SOON);
+    let (text, document) = (run(&one, false), run(&other, true));
+    let told = text.finish(3 * SOON);
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("w0 received no packet through udp=7777"), "{told:?}");
-    let report = Report::of(&run(true).finish(3 * SOON));
+    let report = Report::of(&document.finish(3 * SOON));
     assert_eq!(report.0["ports"][0]["silent"], "udp=7777", "{report:?}");
     assert!(report.0["ports"][1]["silent"].is_null(), "{report:?}");
 }
