@@ -20,7 +20,7 @@ pub fn pings(hosts: &Hosts) -> Result<(), String> {
     ping(&hosts.east, WEST, 1472, 50)
 }
 
-/// Sends TCP both ways, two seconds each.
+/// Sends TCP both ways, one second each.
 ///
 /// # Errors
 /// The reason to skip.
@@ -28,7 +28,7 @@ pub fn pings(hosts: &Hosts) -> Result<(), String> {
 /// # Panics
 /// As [`tcp`].
 pub fn tcp_both_ways(hosts: &Hosts) -> Result<(), String> {
-    tcp(&hosts.west, &hosts.east, EAST, "2")
+    tcp(&hosts.west, &hosts.east, EAST, "1")
 }
 
 /// Sends TCP from `client` to `address` of `server` and back, for `seconds` in each direction.
