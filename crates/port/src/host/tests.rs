@@ -93,32 +93,34 @@ fn pass(from: &mut Queue, to: &mut Queue) {
 
 #[test]
 fn an_interface_that_goes_down_and_comes_back_is_followed() {
-    Pair::each(&[PACKET, UNRINGED, TAP, PLAIN_TAP, XDP], |pair| {
-        let pool = pool(1024);
-        let (mut near, mut far) = pair.open(&pool);
-        let fd = near.as_raw_fd();
-        for _ in 0..2 {
-            pair.ip("link set", " down");
-            until(&mut near, |health| *health != Health::Up);
-            let Health::Down(e) = near.health() else { panic!("{:?}", near.health()) };
-            assert_eq!(e.code, Code::DeviceDown);
-            assert_eq!(e.fix, format!("ip link set {} up", pair.interface));
-            let dropped = || pool.ledger().dropped(DropReason::DEVICE_DOWN);
-            let before = dropped();
-            send(&mut near, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
-            assert_eq!(dropped() - before, 2);
-            assert_silent(&mut near, 13);
-            pair.up();
-            for queue in [&mut near, &mut far] {
-                until(queue, |health| *health == Health::Up);
+    for pair in [PACKET, UNRINGED, TAP, PLAIN_TAP, XDP] {
+        pair.run(|pair| {
+            let pool = pool(1024);
+            let (mut near, mut far) = pair.open(&pool);
+            let fd = near.as_raw_fd();
+            for _ in 0..2 {
+                pair.ip("link set", " down");
+                until(&mut near, |health| *health != Health::Up);
+                let Health::Down(e) = near.health() else { panic!("{:?}", near.health()) };
+                assert_eq!(e.code, Code::DeviceDown);
+                assert_eq!(e.fix, format!("ip link set {} up", pair.interface));
+                let dropped = || pool.ledger().dropped(DropReason::DEVICE_DOWN);
+                let before = dropped();
+                send(&mut near, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
+                assert_eq!(dropped() - before, 2);
+                assert_silent(&mut near, 13);
+                pair.up();
+                for queue in [&mut near, &mut far] {
+                    until(queue, |health| *health == Health::Up);
+                }
+                pass(&mut near, &mut far);
+                pass(&mut far, &mut near);
             }
-            pass(&mut near, &mut far);
-            pass(&mut far, &mut near);
-        }
-        assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
-        drop(near);
-        assert_settled(&pool);
-    });
+            assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");
+            drop(near);
+            assert_settled(&pool);
+        });
+    }
 }
 
 #[test]
