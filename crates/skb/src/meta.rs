@@ -51,9 +51,9 @@ pub(crate) struct Meta {
     pub lanes: u16,
     /// The class of the packet's link-layer destination.
     pub packet_type: PacketType,
-    /// The number of the queue that has refused the packet last; 0 for none since the packet was
-    /// allocated. It tells the packet from later ones in its frame.
-    pub refused_by: AtomicU8,
+    /// Not 0 if a queue has refused the packet since it was allocated. It tells the packet from later
+    /// ones in its frame.
+    pub refused: AtomicU8,
     /// The link type of the packet's first header, less Ethernet's number: 0, except for packets of
     /// captures with another link type.
     pub link: u16,
@@ -79,7 +79,7 @@ impl Meta {
             frags: 0,
             lanes: 0,
             packet_type: PacketType::Host,
-            refused_by: AtomicU8::new(0),
+            refused: AtomicU8::new(0),
             link: 0,
             snapped_bytes: 0,
             cb: [0; CB_BYTES],

@@ -81,8 +81,8 @@ impl<S> Skb<S> {
 
     pub(crate) fn meta(&self) -> &Meta {
         // SAFETY: the line was initialised at allocation. While other handles can reach it, no
-        // thread writes it, except `refs` and `refused_by`, which are atomic: every other writer calls
-        // `meta_mut`, which needs `&mut` and a frame that is not shared.
+        // thread writes it, except `refs` and `refused`, which are atomic: every other writer
+        // calls `meta_mut`, which needs `&mut` and a frame that is not shared.
         unsafe { self.umem().meta(self.raw()).as_ref() }
     }
 
@@ -184,19 +184,18 @@ impl<S> Skb<S> {
         chain::truesize(self.umem(), self.raw())
     }
 
-    /// Records that the queue of this number, which is above 0, has left the packet to its caller. A
-    /// handle alone does not identify the packet when it is offered again: it may be that of a later
-    /// packet in the same frame.
+    /// Records that a queue has left the packet to its caller. A handle alone does not identify the
+    /// packet when it is offered again: it may be that of a later packet in the same frame.
     #[doc(hidden)]
-    pub fn note_refusal(&self, queue: u8) {
-        self.meta().refused_by.store(queue, Ordering::Relaxed);
+    pub fn note_refusal(&self) {
+        self.meta().refused.store(1, Ordering::Relaxed);
     }
 
-    /// Returns true if the queue of this number was the last one that refused the packet.
+    /// Returns true if a queue has refused the packet since it was allocated.
     #[doc(hidden)]
     #[must_use]
-    pub fn was_refused_by(&self, queue: u8) -> bool {
-        self.meta().refused_by.load(Ordering::Relaxed) == queue
+    pub fn was_refused(&self) -> bool {
+        self.meta().refused.load(Ordering::Relaxed) != 0
     }
 
     /// Frees the packet and counts it as dropped for `reason`.

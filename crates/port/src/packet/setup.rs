@@ -99,7 +99,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
         let bytes = receive_bytes(&socket, &source, config);
-        let (rx, tx) = (Rx::new(source, bytes, limits), Tx::new(vnet, config.bypass, &socket));
+        let (rx, tx) = (Rx::new(source, bytes, limits), Tx::new(vnet, config.bypass));
         let (idle, _reservation) = (Idle::default(), reservation.clone());
         let (rx_missed, losses) = (0, Losses::default());
         let device =

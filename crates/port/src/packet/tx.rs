@@ -12,7 +12,7 @@
 //! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever
 //! what its caller cannot offer yet.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
@@ -68,9 +68,6 @@ pub(super) struct Tx {
     /// Their handles, by which they are recognised when the same batch comes again, together with a
     /// note in the packets: the caller may have dropped one, and its frame is soon used again.
     refused: Vec<u32>,
-    /// The number of this queue in that note. Of 255 queues whose sockets have successive numbers no
-    /// two have the same one.
-    number: u8,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
@@ -105,7 +102,7 @@ enum Probe {
 }
 
 impl Tx {
-    pub fn new(has_vnet: bool, bypass: bool, socket: &PacketSocket) -> Tx {
+    pub fn new(has_vnet: bool, bypass: bool) -> Tx {
         Tx {
             messages: SendBatch::new(),
             has_vnet,
@@ -117,7 +114,6 @@ impl Tx {
             superframe: None,
             held: None,
             refused: Vec::new(),
-            number: number_of(socket),
             scratch: Vec::new(),
             doorbells: 0,
         }
@@ -131,7 +127,7 @@ impl Tx {
     /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of
     /// `batch` was refused; forgets the refusals if they were those of another packet.
     fn resume(&mut self, beyond: Duration, batch: &Batch) {
-        if self.refused.first() != batch.handles().first() || !self.knows(batch, 1) {
+        if self.refused.first() != batch.handles().first() || !Tx::knows(batch, 1) {
             self.forget();
             self.refused.clear();
             return;
@@ -142,8 +138,8 @@ impl Tx {
 
     /// Returns true if the first `n` packets of the batch, which have the handles of refused ones,
     /// are those packets.
-    fn knows(&self, batch: &Batch, n: usize) -> bool {
-        batch.iter().take(n).all(|skb| skb.was_refused_by(self.number))
+    fn knows(batch: &Batch, n: usize) -> bool {
+        batch.iter().take(n).all(Skb::was_refused)
     }
 
     /// Returns true if the kernel refused the last packet for lack of room.
@@ -314,7 +310,7 @@ impl Tx {
     fn note_superframe(&mut self, batch: &Batch, now: Instant) -> bool {
         let is_superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
         let first = batch.handles().first().copied().filter(|_| is_superframe);
-        let is_known = self.knows(batch, 1);
+        let is_known = Tx::knows(batch, 1);
         let known = self.superframe.filter(|(handle, _)| is_known && Some(*handle) == first);
         self.superframe = known.or(first.map(|handle| (handle, now)));
         known.is_some_and(|(_, since)| now.saturating_duration_since(since) >= SUPERFRAME_PATIENCE)
@@ -330,7 +326,7 @@ impl Tx {
         let handles = batch.handles();
         let Some(first) = handles.first() else { return Probe::Unknown };
         let is_recent = |held: &Held| now.saturating_duration_since(held.probed) < PROBE_PATIENCE;
-        let is_known = handles.starts_with(&self.refused) && self.knows(batch, self.refused.len());
+        let is_known = handles.starts_with(&self.refused) && Tx::knows(batch, self.refused.len());
         let held = match &mut self.held {
             Some(held) if self.refused.is_empty() && is_recent(held) => {
                 // The only packet of the batch before was given up: this one waits no longer than
@@ -345,7 +341,7 @@ impl Tx {
                 held.insert(Held { since: now, probed: now })
             }
         };
-        batch.iter().take(1).for_each(|first| first.note_refusal(self.number));
+        batch.iter().take(1).for_each(Skb::note_refusal);
         if is_recent(held) {
             return Probe::Unknown;
         }
@@ -358,7 +354,7 @@ impl Tx {
             && (waited >= SHORT_PROBE_PATIENCE || !is_shorter(skb))
         {
             held.probed = now;
-            skb.note_refusal(self.number);
+            skb.note_refusal();
             self.refused.push(handles[offered]);
             let (sent, _) = self.send_alone(socket, skb);
             if sent > 0 {
@@ -379,10 +375,4 @@ impl Tx {
         }
         Probe::Unknown
     }
-}
-
-/// Returns the number that the queue of this socket notes in packets.
-fn number_of(socket: &PacketSocket) -> u8 {
-    let number = socket.as_fd().as_raw_fd() % i32::from(u8::MAX);
-    u8::try_from(number).unwrap_or(0) + 1
 }
