@@ -275,7 +275,7 @@ pub(super) fn absent(config: &Config, why: &str) -> Error {
         Role::Client => (
             format!("memif {path} is not connected"),
             format!(
-                "start the server at {path}; if it runs, remove this reason: the port connects when the server accepts it"
+                "start the server at {path}, or check that this is its path: the port connects by itself when the server accepts it"
             ),
         ),
         Role::Server => (

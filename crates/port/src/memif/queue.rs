@@ -23,7 +23,7 @@ use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
 
 /// Time for which a packet waits for more free slots than there are, while a client that may hold
-/// the others back posts none.
+/// back all others posts none.
 pub(super) const SHORT_MAX: Duration = Duration::from_secs(1);
 
 /// One queue of a port.
@@ -46,9 +46,9 @@ pub(super) struct MemifQueue {
     missed: u64,
     /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
-    /// Number of free slots that were too few for the next packet, and the time since which it has
-    /// not changed. `None` for a full ring and for a peer that will free the other slots, for which
-    /// packets wait without limit.
+    /// Number of free slots that were too few for the next packet, and the time at which it is given
+    /// up unless that changes. `None` for a full ring and for a peer that will free the other slots,
+    /// for which packets wait without limit.
     stuck: Option<(u16, Instant)>,
     /// Packets that were accepted, and dropped because the peer was lost.
     tx_lost: Moved,
@@ -151,10 +151,12 @@ impl MemifQueue {
             self.doorbells += u64::from(tx.post());
             self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
             if some {
-                let short = self.short.filter(|room| *room > 0 && tx.may_hold_back());
-                let same =
-                    self.stuck.filter(|(room, _)| short == Some(*room) && moved.packets == before);
-                self.stuck = short.map(|room| same.unwrap_or_else(|| (room, Instant::now())));
+                let short = self.short.filter(|room| *room > 0).zip(tx.patience());
+                let same = self.stuck.filter(|(room, _)| {
+                    short.is_some_and(|(now, _)| now == *room) && moved.packets == before
+                });
+                let begun = |(room, patience)| Some((room, Instant::now().checked_add(patience)?));
+                self.stuck = same.or_else(|| short.and_then(begun));
             }
         }
         sent.map(drop)
@@ -172,7 +174,7 @@ impl MemifQueue {
         // Copies need frames of this queue's pool, as in `rx`.
         let is_own = *mem.pool() == self.pool;
         let mut stuck =
-            self.stuck.filter(|(room, since)| *room == tx.room() && since.elapsed() >= SHORT_MAX);
+            self.stuck.filter(|(room, until)| *room == tx.room() && Instant::now() >= *until);
         loop {
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
@@ -209,7 +211,7 @@ impl MemifQueue {
         };
         let starved = self.starved_until.filter(|_| want.frames());
         let retry = self.retry_at.filter(|_| want.room());
-        let stuck = self.stuck.filter(|_| want.room()).map(|(_, since)| since + SHORT_MAX);
+        let stuck = self.stuck.filter(|_| want.room()).map(|(_, until)| until);
         [look, starved, retry, stuck, self.end.second_look].into_iter().flatten().min()
     }
 }
@@ -347,7 +349,7 @@ impl MemifQueue {
                 self.room.end();
             }
             // A packet that has waited for long enough is dropped by the next `xmit`.
-            let given_up = self.stuck.is_some_and(|(_, since)| now >= since + SHORT_MAX);
+            let given_up = self.stuck.is_some_and(|(_, until)| now >= until);
             let is_short = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
             full = is_short && !given_up;
         }

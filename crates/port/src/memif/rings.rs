@@ -1,5 +1,7 @@
 //! The rings of one queue: the operations that client and server share.
 
+use std::time::Duration;
+
 use linerate_skb::{Batch, Local, Moved};
 use linerate_sys::wait::EventFd;
 
@@ -87,10 +89,10 @@ pub(super) trait TxRing: Send {
     /// Returns true if a packet can be put into the ring.
     fn has_room(&mut self) -> Checked<bool>;
 
-    /// Returns true if the slots that are not free may remain so until the peer gets more packets,
-    /// though it has processed all that it got.
-    fn may_hold_back(&self) -> bool {
-        false
+    /// Returns the time for which a packet waits for more slots than are free, while their number
+    /// stays the same; `None` for a peer that frees each slot when it has processed the packet.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 
     /// Returns the number of buffers that the peer had not taken at the last reading of its index.

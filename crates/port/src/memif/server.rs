@@ -37,6 +37,8 @@ pub(super) struct MappedRing {
 const READ_AFTER: Duration = Duration::from_millis(500);
 /// Most buffers that a client has read and does not post again before it gets more packets.
 const HELD_BACK_MAX: u16 = 31;
+/// Time for which a packet waits for a client that has more of them.
+const STOPPED_MAX: Duration = Duration::from_secs(10);
 
 impl MappedRing {
     pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> MappedRing {
@@ -143,10 +145,12 @@ impl TxRing for MappedRing {
         Ok(self.available()? > 0)
     }
 
-    /// Returns true if the client may have read all filled buffers. A client that has more of them
-    /// has not read them, and will post some when it does.
-    fn may_hold_back(&self) -> bool {
-        self.most - self.ring.known() <= HELD_BACK_MAX
+    /// Returns a second if the client may have read all filled buffers, as VPP and DPDK hold back.
+    /// A client that has more of them has probably stopped, and will post some when it goes on;
+    /// but it may have fewer buffers now than it once had, or post more of them at a time.
+    fn patience(&self) -> Option<Duration> {
+        let filled = self.most.saturating_sub(self.ring.known());
+        Some(if filled <= HELD_BACK_MAX { SHORT_MAX } else { STOPPED_MAX })
     }
 
     /// Returns the number of buffers that were filled and that the client has not posted again,

@@ -72,13 +72,16 @@ fn serves(name: &str, pool: &Pool, mut port: Opened) {
     settled(pool);
 }
 
+/// Time in which another test's process executes its program.
+const PROMPT: Duration = Duration::from_millis(200);
+
 /// Opens a server at `name` in the place of a listener that is closed. A process that another test
 /// forks meanwhile has the listener, too, until it executes its program.
 fn serve_at(name: &str, pool: &Pool) -> Opened {
     let start = Instant::now();
     loop {
         match registry::open(&format!("memif:{name},role=server"), pool) {
-            Err(e) if e.code == linerate_skb::Code::Busy && start.elapsed() < LONG => {
+            Err(e) if e.code == linerate_skb::Code::Busy && start.elapsed() < PROMPT => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             opened => return opened.unwrap(),
