@@ -102,8 +102,10 @@ impl Device {
         };
         // Before packets are received, which may take all frames of this size. Without one, the
         // device sends no superframes: waiting for one would keep back ordinary packets, too.
-        if !leaving.is_ready() && leaving.short.is_some() && leaving.long.is_none() {
-            leaving.longest = room;
+        leaving.is_ready();
+        if longest > room && leaving.long.is_none() {
+            leaving.long = leaving.queue.local().alloc_len(longest);
+            leaving.longest = if leaving.long.is_some() { longest } else { room };
         }
         let received = VecDeque::with_capacity(BATCH);
         let [arriving, read] = [BATCH; 2].map(Batch::with_capacity);
