@@ -42,7 +42,9 @@ const TWO_QUEUES: &str = "-netdev tap,id=q0,ifname=q0,queues=2,script=no,downscr
     -device virtio-net-pci,netdev=q0,mq=on,vectors=6,mac=02:00:00:00:05:00,romfile= \
     -device virtio-net-pci,netdev=q1,mac=02:00:00:00:05:01,romfile=";
 /// Creates that namespace's bridge and taps, which send nothing by themselves.
-const BRIDGE: &str = "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 && ip link add b0 type bridge mcast_snooping 0 && ip link set b0 up && \
+const BRIDGE: &str = "\
+    { [ ! -e /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6; } && \
+    ip link add b0 type bridge mcast_snooping 0 && ip link set b0 up && \
     ip tuntap add q0 mode tap multi_queue && ip link set q0 up master b0 && \
     ip tuntap add q1 mode tap && ip link set q1 up master b0";
 

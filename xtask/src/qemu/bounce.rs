@@ -121,9 +121,6 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
             rans.push(ran.context("no run passed")??);
         }
     }
-    let ranked = bounce.ranked(&target, &asked)?;
-    print!("{ranked}\n{}\n{}", followed::beside(&rans), followed::spread(&rans));
-    print!("\n{}", followed::stages(&rans)?);
     let all: u64 = rans.iter().map(|rans| followed::packets(rans)).sum();
     let mut note = format!("{all} packets followed");
     if let Some((machine, commit)) = asked.keep.as_deref().zip(commit) {
@@ -132,6 +129,9 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         results::store(root, machine, followed::EXPERIMENT, &document)?;
         note += "; now: cargo xtask tables";
     }
+    let ranked = bounce.ranked(&target, &asked)?;
+    print!("{ranked}\n{}\n{}", followed::beside(&rans), followed::spread(&rans));
+    print!("\n{}", followed::stages(&rans)?);
     Ok(Done::from(note))
 }
 
@@ -190,6 +190,10 @@ impl Asked {
                 _ => bail!("{option} {value}: cannot be asked for\n{USAGE}"),
             }
         }
+        ensure!(
+            !asked.linerate || asked.keep.is_none(),
+            "--keep is for the kernel's path: the document of the other would replace it"
+        );
         Ok(asked)
     }
 }
@@ -369,9 +373,16 @@ mod tests {
         assert_eq!(asked("").unwrap().event, "L2_LINES_OUT");
         assert!(asked("--path linerate").unwrap().linerate);
         assert_eq!(asked("--keep qemu").unwrap().keep.as_deref(), Some("qemu"));
-        for wrong in
-            ["--runs", "--runs 0", "--event cycles", "--kib x", "--path tap", "--keep ../x", "5"]
-        {
+        for wrong in [
+            "--runs",
+            "--runs 0",
+            "--event cycles",
+            "--kib x",
+            "--path tap",
+            "--keep ../x",
+            "--keep q --path linerate",
+            "5",
+        ] {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
     }

@@ -229,7 +229,7 @@ scenario_two_cpus() {
 
 # A card with two queues: each queue's interrupts move alone, a worker on each CPU has one of them, and no flow is reordered.
 scenario_two_queues() {
-    grep -qs 02:00:00:00:05:00 /sys/class/net/*/address || { echo 'skipped: QEMU has no tap: not root, or without ip and unshare'; return; }
+    grep -qs 02:00:00:00:05:00 /sys/class/net/*/address || { echo 'skipped: QEMU got no bridge and taps, which take root, /dev/net/tun, ip and unshare'; return; }
     [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
     echo 1 >$second_cpu
     namespaces
