@@ -58,6 +58,12 @@ impl Insn {
         Insn::of(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at)
     }
 
+    /// A = the byte at X + `at`.
+    #[must_use]
+    pub const fn load_byte_behind(at: u32) -> Insn {
+        Insn::of(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, at)
+    }
+
     /// A = the two bytes at X + `at`.
     #[must_use]
     pub const fn load_half_behind(at: u32) -> Insn {
@@ -173,6 +179,8 @@ mod tests {
         assert!(!keeps(&behind, equal(0)), "twenty and two bytes on is behind the end");
         let behind = [Insn::load_ipv4_length(1), Insn::load_half_behind(2)];
         assert!(keeps(&behind, equal(0x0607)));
+        let behind = [Insn::load_ipv4_length(1), Insn::load_byte_behind(3)];
+        assert!(keeps(&behind, equal(7)));
         assert!(keeps(&[Insn::load_byte(7), Insn::and(3)], equal(3)));
         for (at, more) in [(6, false), (7, true), (8, true)] {
             assert_eq!(keeps(&[Insn::load_byte(at)], Insn::jump_if_at_least(7, 0, 1)), more);

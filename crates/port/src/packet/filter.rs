@@ -118,9 +118,8 @@ fn echo(asm: &mut Assembly) {
     asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
     whole(asm, ICMP, To::Next);
     behind_ipv4(asm);
-    // Type and code, which is 0.
-    asm.add(Insn::load_half_behind(NETWORK_AT));
-    asm.one_of(wire::ICMP_ECHO.map(|echo| u32::from(echo) << 8).into_iter());
+    asm.add(Insn::load_byte_behind(NETWORK_AT));
+    asm.one_of(wire::ICMP_ECHO.map(u32::from).into_iter());
     asm.place(To::Ipv6);
     unextended(asm, ICMPV6);
     asm.add(Insn::load_byte(IPV6_BEHIND));
@@ -408,7 +407,7 @@ mod tests {
             for options in [0, 10] {
                 let mut packet = ipv4(1, options, 0, 0);
                 let at = 34 + 4 * options;
-                packet[at..at + 2].copy_from_slice(&[kind, 0]);
+                packet[at..at + 2].copy_from_slice(&[kind, 9]);
                 assert_eq!((passes(&icmp, &packet), passes(&not, &packet)), (is_echo, !is_echo));
             }
         }

@@ -160,7 +160,9 @@ fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does
         // Nobody answers the neighbour request that precedes the datagram.
         other.send_to(b"question", ("198.18.0.9", 7777)).unwrap();
         let mut raw = client.run(|| queue("packet:v1")).unwrap();
-        send(&mut raw, &[ipv4(17, 20), ipv4(1, 20)], Offload::NONE);
+        let [mut ping, mut error] = [ipv4(1, 20), ipv4(1, 20)];
+        (ping[34], error[34]) = (8, 3);
+        send(&mut raw, &[ipv4(17, 20), error, ping], Offload::NONE);
 
         let mut batch = Batch::with_capacity(64);
         let is_question = |data: &[u8]| data[12..14] == [8, 6] && data[38..42] == [198, 18, 0, 9];
@@ -178,7 +180,7 @@ fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does
                 queue.rx(&mut batch);
             }
             echoes += batch.len();
-            assert!(batch.iter().all(|skb| skb.data()[12..14] == [8, 0] && skb.data()[23] == 1));
+            assert!(batch.iter().all(|skb| skb.data()[12..14] == [8, 0] && skb.data()[34] == 8));
             batch.clear();
             asked && seen && echoes == 1
         });
