@@ -193,8 +193,8 @@ mod tests {
             let interface = Interface::open("v0").unwrap();
             let swap = "link set v0 name w0\nlink set v1 name v0\nlink set v0 name v1\n\
                         link set w0 name v0\n";
-            let path = std::env::temp_dir().join(format!("swaps-{}", std::process::id()));
-            std::fs::write(&path, swap.repeat(500)).unwrap();
+            let scratch = linerate_testing::Scratch::new();
+            let path = scratch.file("swaps", &swap.repeat(500));
             let mut renaming =
                 std::process::Command::new("ip").arg("-batch").arg(&path).spawn().unwrap();
             let mut found = 0;
@@ -205,7 +205,6 @@ mod tests {
                 }
                 found += 1;
             }
-            std::fs::remove_file(path).unwrap();
             assert!(found > 10, "{found}");
             assert!(NetFolder::open(&interface).unwrap().is_of(&interface));
         });
