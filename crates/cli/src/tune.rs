@@ -24,6 +24,8 @@ use show::{View, table};
 /// received before the change, and its duration.
 #[derive(Debug, clap::Parser)]
 #[command(after_long_help = EXAMPLES)]
+// Behind a letter option, PATH would be one of its words.
+#[command(override_usage = "linerate tune <PATH> [OPTIONS]")]
 #[command(group = clap::ArgGroup::new("letter").multiple(false))]
 pub struct Tune {
     /// The socket of the run

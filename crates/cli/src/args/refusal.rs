@@ -69,6 +69,8 @@ fn plain(mut why: String) -> String {
         ("cannot parse integer from empty string", "write a whole number"),
         ("number too large to fit in target type", "the number is too large"),
         ("unrecognized subcommand", "there is no command"),
+        ("the following required arguments were not provided: <B>", "there is no second port, B"),
+        ("the following required arguments were not provided:", "what is missing:"),
     ] {
         why = why.replace(theirs, ours);
     }
