@@ -96,7 +96,7 @@ impl EngineBuilder {
 
     /// Has `port`, which is on no wire, served by the workers of `other`, so that stages there can
     /// send to it ([`Turn::send`](crate::Turn::send)): a capture of what they drop, say. Other
-    /// ports on no wire belong to the first worker.
+    /// ports on no wire belong to the first worker. `other` must not be beside a port itself.
     ///
     /// If several workers serve the wire of `other`, queue i of `port` goes to worker i of them
     /// (`null:,queues=2`), and ports of one queue go to them in turn, in the order in which they

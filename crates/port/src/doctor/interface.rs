@@ -118,7 +118,7 @@ pub(crate) fn standing(
             "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
             below.as_ref().map_or_else(elsewhere, |parent| format!(
-                "use {driver}:{parent},ethertype=0x8100, which takes the packets of every VLAN of {parent}, with their tags: ip -d link show {name}"
+                "use {driver}:{parent},ethertype=0x8100, which takes the packets of every VLAN of {parent}, with their tags (also of one that the host uses, which xdp takes with ,all only): ip -d link show {name}"
             )),
         ),
         kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
@@ -281,7 +281,7 @@ mod tests {
                 (
                     "vlan",
                     "v1 is a VLAN of v1",
-                    "use xdp:v1,ethertype=0x8100, which takes the packets of every VLAN of v1, with their tags: ip -d link show v1",
+                    "use xdp:v1,ethertype=0x8100, which takes the packets of every VLAN of v1, with their tags (also of one that the host uses, which xdp takes with ,all only): ip -d link show v1",
                 ),
                 (
                     "macvlan",

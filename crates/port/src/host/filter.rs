@@ -117,14 +117,12 @@ impl Filter {
     }
 
     /// Parses the filter of a port that takes its packets from the host. `all` may stand beside a
-    /// filter that takes what a host needs ([`Filter::cuts_off`]); the second value is true if it
+    /// filter that takes what a host may need ([`Filter::needs_permission`]); the second value is true if it
     /// does, or stands alone.
     pub fn with_permission(spec: &Spec) -> Result<(Option<Filter>, bool)> {
         let mut found = Filter::all_of(spec)?;
         let is_permitted = found.first() == Some(&Filter::All);
-        let needs_permission =
-            |filter: &Filter| filter.cuts_off() || filter.takes_sessions() || filter.takes_tagged();
-        if is_permitted && found.get(1).is_some_and(needs_permission) {
+        if is_permitted && found.get(1).is_some_and(Filter::needs_permission) {
             found.remove(0);
         }
         Ok((Filter::one(spec, found)?, is_permitted))
@@ -193,6 +191,11 @@ impl Filter {
             }
             Filter::Only(_) | Filter::Nothing => false,
         }
+    }
+
+    /// Returns true if the filter selects packets without which a host may not be reached.
+    pub fn needs_permission(&self) -> bool {
+        self.cuts_off() || self.takes_sessions() || self.takes_tagged()
     }
 
     /// Returns true if the filter selects the packets of PPPoE, without which a host cannot be

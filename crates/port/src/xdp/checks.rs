@@ -36,6 +36,17 @@ pub(super) fn check(config: &Config, interface: &Interface, pool: &Pool) -> Resu
     })
 }
 
+/// Returns the use that the host makes of the packets which a filter selects, if it cannot be
+/// reached without them.
+pub(super) fn needed(filter: &Filter, interface: &Interface) -> Result<Option<HostUse>> {
+    match filter {
+        filter if filter.cuts_off() => HostUse::of(interface),
+        filter if filter.takes_sessions() => HostUse::session(interface),
+        filter if filter.takes_tagged() => HostUse::of_tagged(interface),
+        _ => Ok(None),
+    }
+}
+
 /// Refuses to take packets without which the host cannot be reached, of an interface that the host
 /// uses, unless the text permits it by `all`; and all packets to an address of the host.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
@@ -52,13 +63,7 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
         );
         return Err(Error::new(Code::Busy, cannot(config), why).fix(fix));
     }
-    let used = match &config.filter {
-        _ if config.is_permitted => None,
-        filter if filter.cuts_off() => HostUse::of(interface)?,
-        filter if filter.takes_sessions() => HostUse::session(interface)?,
-        filter if filter.takes_tagged() => HostUse::of_tagged(interface)?,
-        _ => None,
-    };
+    let used = if config.is_permitted { None } else { needed(&config.filter, interface)? };
     let Some(used) = used else { return Ok(()) };
     let (name, text, filter) = (&config.interface, config.text(), &config.filter);
     let [whose, which] = match used.kind {

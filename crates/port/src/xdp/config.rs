@@ -180,7 +180,7 @@ impl Config {
 
     /// Returns the words of the filter, each after a comma, with those that permit it.
     pub fn words(&self) -> String {
-        let needs_permission = self.filter.cuts_off() && self.filter != Filter::All;
+        let needs_permission = self.filter.needs_permission() && self.filter != Filter::All;
         let permission = if needs_permission && self.is_permitted { ",all" } else { "" };
         format!(",{}{permission}", self.filter)
     }
@@ -300,6 +300,8 @@ mod tests {
             (",all", ",all"),
             (",not=tcp:22", ",not=tcp:22"),
             (",not=tcp:22,all", ",not=tcp:22,all"),
+            (",ethertype=0x8100,all", ",ethertype=0x8100,all"),
+            (",ethertype=0x8864,all", ",ethertype=0x8864,all"),
             (",write", ",write"),
             (",map=/sys/fs/bpf/socks", ",map=/sys/fs/bpf/socks"),
         ] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::DeviceOffload;
-use linerate_sys::rtnl::{HostUse, Neighbours};
+use linerate_sys::rtnl::Neighbours;
 
 use super::config::{Config, Map};
 use super::{attach, checks, foreign, hold, setup, spread, vlan};
@@ -47,8 +47,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
         // Doctor's own filter, which shows nothing about the port that will be opened.
         found.warn("a port here needs a filter of its own").why(e.why).fix(e.fix);
     } else if config.map.is_none()
-        && config.filter.cuts_off()
-        && let Ok(Some(used)) = HostUse::of(&of.interface)
+        && let Ok(Some(used)) = checks::needed(&config.filter, &of.interface)
     {
         let (name, filter) = (of.interface.name(), &config.filter);
         found
@@ -85,6 +84,11 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
         return tried(config, spec, of, how, found);
     }
     several(of, found);
+    if let Some(why) = setup::copied_for_host(config, &of.interface) {
+        found.warn("zero-copy will not be taken").why(why).fix(
+            "if copies are too slow: mode=zerocopy, with queues= on which the host has nothing",
+        );
+    }
     let taken = setup::queues(config).map_or(0, |queues| queues.len());
     kernel::memory(taken * config.ring_frames() + PROGRAM_FRAMES, found);
     if can {

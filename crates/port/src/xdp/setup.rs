@@ -7,6 +7,7 @@ use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::bpf::Mode;
 use linerate_sys::netif::{Interface, TxQueues};
 use linerate_sys::packet::PacketSocket;
+use linerate_sys::rtnl::{HostUse, XdpFeatures};
 
 use crate::driver::Opened;
 use crate::host::filter::Filter;
@@ -67,17 +68,13 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let link = Link::open(&config.interface)?;
     let longest = longest_frame(&interface)?;
     let queues = chosen(config, interface.rx_queues()?)?;
-    let cut = cut_in_zero_copy(config, &interface, pool, longest)?;
+    let copied = without_zero_copy(config, &interface, pool, longest)?;
     let packet_frames = longest.div_ceil(room(pool).max(1));
     let mut refused = Vec::new();
     let several = packet_frames > 1;
     let Ready { attached, mode, checksums, notes } =
         prepare(config, &interface, several, &queues, &mut refused)?;
-    let wanted = match (config.mode, mode) {
-        (Wanted::ZeroCopy, _) => CopyMode::Never,
-        (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
-        _ => CopyMode::Always,
-    };
+    let wanted = copy_mode(config.mode, mode, copied.is_some());
     let tx_queues = interface.tx_queues()?;
     let opening = Opening {
         config,
@@ -89,7 +86,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         tx_queues,
     };
     let (ops, zero_copy) = opening.all(&queues, wanted, &mut refused)?;
-    refused.extend(cut.map(|why| format!("zero-copy: {why}")));
+    refused.extend(copied.map(|why| format!("zero-copy: {why}")));
     refused.extend(notes.into_iter().chain(link.without_carrier()));
     refused.extend(without_effect(config));
     refused.extend(few_frames(config, queues.len(), pool));
@@ -218,11 +215,22 @@ fn room(pool: &Pool) -> usize {
     pool.frame_size().saturating_sub(headroom)
 }
 
-/// Returns the reason why zero-copy would cut packets, for a port that takes it if it can.
+/// Returns how sockets are bound to the driver's queues: `mode` is where the program runs, and
+/// `is_copied` is true if a port that takes zero-copy if it can is to do without.
+pub(super) fn copy_mode(wanted: Wanted, mode: Option<Mode>, is_copied: bool) -> CopyMode {
+    match (wanted, mode) {
+        (Wanted::ZeroCopy, _) => CopyMode::Never,
+        (Wanted::Auto, Some(Mode::Native)) if !is_copied => CopyMode::Fallback,
+        _ => CopyMode::Always,
+    }
+}
+
+/// Returns the reason why a port that takes zero-copy if it can does not: it would cut packets, or
+/// the host uses the interface.
 ///
 /// # Errors
-/// The same reason, for a port that must have zero-copy.
-fn cut_in_zero_copy(
+/// The first reason, for a port that must have zero-copy.
+fn without_zero_copy(
     config: &Config,
     interface: &Interface,
     pool: &Pool,
@@ -234,10 +242,30 @@ fn cut_in_zero_copy(
             let fix = "frames of 4096 bytes: --frame-size 4096, Pool::builder().frame_size(4096)";
             Err(Error::new(Code::PoolSize, cannot(config), why).fix(fix))
         }
-        (Wanted::Auto, why) => Ok(why),
+        (Wanted::Auto, Some(why)) => Ok(Some(why)),
+        (Wanted::Auto, None) => Ok(copied_for_host(config, interface)),
         // In the other modes zero-copy was not requested.
         _ => Ok(None),
     }
+}
+
+/// Returns the reason why a port that takes zero-copy if it can does not, where the driver has it:
+/// the host uses the interface, or may use it. There the host's packets need the port's frames, so
+/// that a program which a debugger stops would stop them, too. A port that takes every packet leaves
+/// none to the host.
+pub(super) fn copied_for_host(config: &Config, interface: &Interface) -> Option<String> {
+    // Before Linux 6.3 the driver does not say what it has.
+    let has = XdpFeatures::of(interface).ok().flatten().is_none_or(XdpFeatures::has_zero_copy);
+    if config.mode != Wanted::Auto || config.filter == Filter::All || !has {
+        return None;
+    }
+    let used = match HostUse::of(interface) {
+        Ok(used) => used?.to_string(),
+        Err(e) => e.to_string(),
+    };
+    Some(format!(
+        "not tried, because this host uses the interface ({used}), and a program that stops would stop its packets, too; mode=zerocopy takes it"
+    ))
 }
 
 /// Returns the reason why zero-copy would cut packets: an igb is given the frame's room in whole

@@ -86,7 +86,6 @@ impl HostUse {
     /// interface's MAC addresses, of which it holds one at a time in whole; and a file. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
-        let own = interface.hardware().ok().map(|hardware| hardware.mac);
         let index = interface.index();
         let Stack { all, member, .. } = stack_of(index).map_err(fail)?;
         if let Some(used) = find(&all, member).map_err(fail)? {
@@ -94,24 +93,27 @@ impl HostUse {
         }
         // Last, because a bridge may add its addresses to a member. What stands higher adds its own
         // down to here.
-        let station = stations::first(index, own).map_err(fail)?;
-        let station = station.map(|mac| Used { index, kind: Found::Station(mac) });
+        let station = station_of(index).map_err(fail)?;
         Ok(station.or_else(|| session_of(&all)).and_then(Used::named))
     }
 
     /// Returns the first use that the host makes of packets with a VLAN's tag on `interface`: by a
-    /// VLAN on it, a session of PPPoE there, or a bridge or bond, which forwards them; `None` if
-    /// there is none.
+    /// VLAN on it and what stands on that, as [`HostUse::of`] finds it, or by a bridge or bond, which
+    /// forwards them; `None` if there is none. A VLAN in another network namespace is not found.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
     ///
-    /// Cost: as of [`HostUse::of`], without the interface's MAC addresses. For setup.
+    /// Cost: as of [`HostUse::of`], with the MAC addresses of each VLAN. For setup.
     pub fn of_tagged(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
-        let Stack { all, untagged, member } = stack_of(interface.index()).map_err(fail)?;
-        let tagged: Vec<u32> = all.into_iter().filter(|at| !untagged.contains(at)).collect();
-        let used = find(&tagged, member).map_err(fail)?;
+        let Stack { tagged, member, .. } = stack_of(interface.index()).map_err(fail)?;
+        let mut used = find(&tagged, member).map_err(fail)?;
+        for index in &tagged {
+            if used.is_none() {
+                used = station_of(*index).map_err(fail)?;
+            }
+        }
         Ok(used.or_else(|| session_of(&tagged)).and_then(Used::named))
     }
 
@@ -247,6 +249,13 @@ fn find(stack: &[u32], member: Option<(u32, u32)>) -> Answer<Option<Used>> {
     Ok(first.or(other).or(member))
 }
 
+/// Returns the use of an interface by another one, for whose MAC address it receives.
+fn station_of(index: u32) -> Answer<Option<Used>> {
+    let own = Interface::by_index(index).and_then(|one| one.hardware());
+    let station = stations::first(index, own.ok().map(|hardware| hardware.mac))?;
+    Ok(station.map(|mac| Used { index, kind: Found::Station(mac) }))
+}
+
 /// Returns the first interface of `stack` that carries a session of PPPoE. The kernel lists them in
 /// a file, because the interface of a session, such as ppp0, is not linked to the one below.
 fn session_of(stack: &[u32]) -> Option<Used> {
@@ -271,10 +280,12 @@ struct Link {
     master: Option<u32>,
     below: Option<u32>,
     is_vrf: bool,
+    is_vlan: bool,
 }
 
 fn link(message: &[u8]) -> Option<Link> {
-    let mut link = Link { index: u32_at(message, 4)?, master: None, below: None, is_vrf: false };
+    let index = u32_at(message, 4)?;
+    let mut link = Link { index, master: None, below: None, is_vrf: false, is_vlan: false };
     let (mut is_veth, mut is_elsewhere) = (false, false);
     for (kind, value) in attributes(message.get(LINK_BYTES..)?) {
         match kind {
@@ -284,7 +295,7 @@ fn link(message: &[u8]) -> Option<Link> {
             IFLA_LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                 let is = |kind: &[u8]| name.is_some_and(|(_, name)| name.starts_with(kind));
-                (is_veth, link.is_vrf) = (is(b"veth"), is(b"vrf"));
+                (is_veth, link.is_vrf, link.is_vlan) = (is(b"veth"), is(b"vrf"), is(b"vlan\0"));
             }
             _ => {}
         }
@@ -303,6 +314,8 @@ pub(super) struct Stack {
     /// The given interface and its bridge or bond: their packets have no additional tag or tunnel
     /// header.
     pub untagged: Vec<u32>,
+    /// The VLANs in the stack, and what stands on them.
+    tagged: Vec<u32>,
     /// The first interface of the stack that is a member of a bridge or bond, and that bridge or
     /// bond.
     member: Option<(u32, u32)>,
@@ -315,7 +328,11 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     let masters = links.iter().filter(|l| l.index == index).filter_map(|l| l.master);
     let untagged = std::iter::once(index).chain(masters).collect();
     let all = standing_on(index, &links);
-    Ok(Stack { member: member(&all, &links), all, untagged })
+    let vlans = links.iter().filter(|link| link.is_vlan && all.contains(&link.index));
+    let mut tagged: Vec<u32> = vlans.flat_map(|vlan| standing_on(vlan.index, &links)).collect();
+    tagged.sort_unstable();
+    tagged.dedup();
+    Ok(Stack { member: member(&all, &links), all, untagged, tagged })
 }
 
 /// Returns the first interface of `stack` that is a member of another interface than a VRF, and

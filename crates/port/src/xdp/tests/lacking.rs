@@ -4,9 +4,15 @@
 use std::ffi::c_long;
 
 use linerate_skb::Code;
+use linerate_sys::bpf::Mode;
 use linerate_sys::cbpf::Insn;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::XdpFeatures;
 use rustix::io::Errno;
 
+use super::super::binding::CopyMode;
+use super::super::config::Wanted;
+use super::super::setup::copy_mode;
 use super::pool;
 use crate::Port;
 use crate::host::testing::{assert_settled, in_netns_with_xdp, ip, veth};
@@ -89,4 +95,30 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
             assert!(obtained.contains(named), "{obtained}");
         });
     }
+}
+
+#[test]
+fn zero_copy_is_not_tried_on_an_interface_that_the_host_uses() {
+    let native = Some(Mode::Native);
+    assert_eq!(copy_mode(Wanted::Auto, native, false), CopyMode::Fallback);
+    assert_eq!(copy_mode(Wanted::Auto, native, true), CopyMode::Always);
+    assert_eq!(copy_mode(Wanted::ZeroCopy, native, true), CopyMode::Never);
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let v0 = Interface::open("v0").unwrap();
+        let noted = |text| {
+            let port = Port::open(text).unwrap();
+            let refused = port.obtained().refused.iter();
+            refused.filter(|why| why.starts_with("zero-copy: ")).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(noted("xdp:v0,udp=7777"), ["zero-copy: the driver has none"]);
+        ip("addr add 192.0.2.1/24 dev v0");
+        // A kernel that reports what drivers have says that a veth has none.
+        let is_known = XdpFeatures::of(&v0).unwrap().is_some();
+        let [why] = &noted("xdp:v0,udp=7777")[..] else { panic!("once") };
+        let begin = "zero-copy: not tried, because this host uses the interface (v0 has the address 192.0.2.1)";
+        assert!(why.starts_with(begin) != is_known, "{why}");
+        assert_eq!(noted("xdp:v0,all"), ["zero-copy: the driver has none"], "none is the host's");
+        assert_eq!(noted("xdp:v0,udp=7777,mode=native"), [""; 0], "nobody asked for it");
+    });
 }

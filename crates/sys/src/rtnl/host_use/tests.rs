@@ -95,7 +95,7 @@ fn what_stands_on_it_counts() {
         assert_eq!(used("v1"), None);
     });
     // eth0 (1) in br0 (2), on which is a VLAN (3); another interface (4).
-    let link = |index, master, below| Link { index, master, below, is_vrf: false };
+    let link = |index, master, below| Link { index, master, below, is_vrf: false, is_vlan: false };
     let links =
         [link(1, Some(2), None), link(2, None, None), link(3, None, Some(2)), link(4, None, None)];
     assert_eq!(standing_on(1, &links), [1, 2, 3]);
