@@ -58,7 +58,7 @@ impl Insn {
         Insn::of(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at)
     }
 
-    /// A = the byte at X + `at`.
+    /// Loads the byte at X + `at` into A.
     #[must_use]
     pub const fn load_byte_behind(at: u32) -> Insn {
         Insn::of(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, at)

@@ -119,6 +119,6 @@ fn zero_copy_is_not_tried_on_an_interface_that_the_host_uses() {
         let begin = "zero-copy: not tried, because this host uses the interface (v0 has the address 192.0.2.1)";
         assert!(why.starts_with(begin) != is_known, "{why}");
         assert_eq!(noted("xdp:v0,all"), ["zero-copy: the driver has none"], "none is the host's");
-        assert_eq!(noted("xdp:v0,udp=7777,mode=native"), [""; 0], "nobody asked for it");
+        assert_eq!(noted("xdp:v0,udp=7777,mode=native"), [""; 0], "it was not asked for");
     });
 }
