@@ -124,7 +124,7 @@ fn wrong_request_is_refused_before_a_run_begins() {
     let dir = scratch.0.display();
     for (words, exit, part) in [
         ("run skbinits".into(), 2, "did you mean \"skbinit\""),
-        ("run".into(), 2, "required"),
+        ("run".into(), 2, "what is missing: <ID|FILE>"),
         (format!("run {file} --only sice=small"), 2, "has no factor \"sice\""),
         (format!("run {file} --only size=tiny"), 2, "its levels are: small, large"),
         (format!("run {file} --quick --only size=large"), 2, "no quick cell"),

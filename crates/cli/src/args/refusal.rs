@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_refusal_is_cut_into_its_parts() {
         for (words, why, fix) in [
-            ("forward null:", "the following required arguments", "linerate forward <A> <B>"),
+            ("forward null:", "there is no second port, B", "linerate forward <A> <B>"),
             ("forward --jsn", "unexpected argument '--jsn' found", "did you mean --json?"),
             ("gen sink: --moderate", "unexpected argument", "did you mean --moderation?"),
             ("forward --place aut", "[possible values: auto, napi", "did you mean auto?"),
