@@ -43,6 +43,8 @@ const RTN_UNICAST: u8 = 1;
 /// The origin of routes that the kernel adds for the addresses of an interface, link-local ones
 /// included.
 const RTPROT_KERNEL: u8 = 2;
+/// Most uses that are passed over because their interfaces were deleted meanwhile.
+const DELETED_MAX: usize = 8;
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
 /// A use that the host makes of an interface.
@@ -85,16 +87,17 @@ impl HostUse {
     /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the
     /// interface's MAC addresses, of which it holds one at a time in whole; and a file. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
-        let fail = |e| refused(interface.name(), "rtnetlink", e);
-        let index = interface.index();
-        let Stack { all, member, .. } = stack_of(index).map_err(fail)?;
-        if let Some(used) = find(&all, member).map_err(fail)? {
-            return Ok(used.named());
-        }
-        // Last, because a bridge may add its addresses to a member. What stands higher adds its own
-        // down to here.
-        let station = station_of(index).map_err(fail)?;
-        Ok(station.or_else(|| session_of(&all)).and_then(Used::named))
+        let first = || {
+            let Stack { all, member, .. } = stack_of(interface.index())?;
+            if let Some(used) = find(&all, member)? {
+                return Ok(Some(used));
+            }
+            // Last, because a bridge may add its addresses to a member. What stands higher adds its
+            // own down to here.
+            let station = station_of(interface.index())?;
+            Ok(station.or_else(|| session_of(&all)))
+        };
+        named(first).map_err(|e| refused(interface.name(), "rtnetlink", e))
     }
 
     /// Returns the first use that the host makes of packets with a VLAN's tag on `interface`: by a
@@ -106,15 +109,17 @@ impl HostUse {
     ///
     /// Cost: as of [`HostUse::of`], with the MAC addresses of each VLAN. For setup.
     pub fn of_tagged(interface: &Interface) -> Result<Option<HostUse>> {
-        let fail = |e| refused(interface.name(), "rtnetlink", e);
-        let Stack { tagged, member, .. } = stack_of(interface.index()).map_err(fail)?;
-        let mut used = find(&tagged, member).map_err(fail)?;
-        for index in &tagged {
-            if used.is_none() {
-                used = station_of(*index).map_err(fail)?;
+        let first = || {
+            let Stack { tagged, member, .. } = stack_of(interface.index())?;
+            let mut used = find(&tagged, member)?;
+            for index in &tagged {
+                if used.is_none() {
+                    used = station_of(*index)?;
+                }
             }
-        }
-        Ok(used.or_else(|| session_of(&tagged)).and_then(Used::named))
+            Ok(used.or_else(|| session_of(&tagged)))
+        };
+        named(first).map_err(|e| refused(interface.name(), "rtnetlink", e))
     }
 
     /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. An
@@ -210,6 +215,18 @@ impl Used {
         };
         Some(HostUse { interface: name(self.index)?, kind })
     }
+}
+
+/// Returns the first use with its names. If an interface of it has just been deleted, another use
+/// may remain, so `first` is asked again.
+fn named(first: impl Fn() -> Answer<Option<Used>>) -> Answer<Option<HostUse>> {
+    for _ in 0..DELETED_MAX {
+        let Some(used) = first()? else { return Ok(None) };
+        if let Some(named) = used.named() {
+            return Ok(Some(named));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the first use of the interfaces in `stack`: an address, a route, or that `member` is one

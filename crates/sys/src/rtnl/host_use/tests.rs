@@ -116,6 +116,22 @@ fn what_stands_on_it_counts() {
 }
 
 #[test]
+fn use_of_an_interface_that_was_just_deleted_hides_no_other() {
+    in_netns(|| {
+        ip("link add v0 type veth peer name v1");
+        let index = Interface::open("v0").unwrap().index();
+        let asked = std::cell::Cell::new(0);
+        let first = || {
+            asked.set(asked.get() + 1);
+            let index = if asked.get() < 3 { 60_000 } else { index };
+            Ok(Some(Used { index, kind: Found::DefaultRoute }))
+        };
+        let used = named(first).unwrap().unwrap().to_string();
+        assert_eq!((used.as_str(), asked.get()), ("v0 carries a default route", 3));
+    });
+}
+
+#[test]
 fn a_macvlan_in_another_namespace_is_a_use_of_its_lower_interface() {
     in_netns(|| {
         ip("link add w0 type veth peer name w1");
