@@ -98,6 +98,14 @@ impl RxRing for MappedRing {
     }
 }
 
+/// Returns the time for which a packet waits for a client that has so many `filled` buffers: a
+/// second if it may have read them all, because VPP and DPDK hold back up to 31. A client that has
+/// more has probably stopped, and will post some when it goes on; but it may have fewer buffers now
+/// than it once had, or post more of them at a time.
+fn patience(filled: u16) -> Duration {
+    if filled <= HELD_BACK_MAX { SHORT_MAX } else { STOPPED_MAX }
+}
+
 impl TxRing for MappedRing {
     fn put(
         &mut self,
@@ -145,12 +153,8 @@ impl TxRing for MappedRing {
         Ok(self.available()? > 0)
     }
 
-    /// Returns a second if the client may have read all filled buffers, as VPP and DPDK hold back.
-    /// A client that has more of them has probably stopped, and will post some when it goes on;
-    /// but it may have fewer buffers now than it once had, or post more of them at a time.
     fn patience(&self) -> Option<Duration> {
-        let filled = self.most.saturating_sub(self.ring.known());
-        Some(if filled <= HELD_BACK_MAX { SHORT_MAX } else { STOPPED_MAX })
+        Some(patience(self.most.saturating_sub(self.ring.known())))
     }
 
     /// Returns the number of buffers that were filled and that the client has not posted again,
@@ -191,5 +195,16 @@ impl Buffers for MappedRing {
 
     fn unchain(&self, i: u16, n: u16) {
         (i..i + n).for_each(|i| self.ring.shared.unchain(self.ring.at(self.worked + i)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_may_hold_back_all_its_buffers_is_given_up_sooner_than_a_stopped_one() {
+        assert_eq!([0, 31].map(patience), [SHORT_MAX; 2]);
+        assert_eq!([32, u16::MAX].map(patience), [STOPPED_MAX; 2]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, DropReason, Offload, Skb};
+use linerate_skb::{Batch, DropReason, Offload, Pool, Skb};
 
 use super::{shape, token_bucket};
 use crate::doctor::is_here;
@@ -187,6 +187,27 @@ fn refusals_of_a_superframe_that_was_dropped_do_not_count_for_the_next_in_its_fr
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!((a.xmit(&mut batch), batch.len()), (0, 0));
         assert_eq!(a.pool().ledger().dropped(DropReason::UNSUPPORTED), 1);
+    });
+}
+
+#[test]
+fn packet_that_two_queues_share_and_refuse_is_given_up_by_both() {
+    in_netns(|| {
+        veth(1500);
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut queues = [(); 2].map(|()| queue_in("packet:v0,bypass", &pool));
+        let mut skb = pool.local().alloc_copy(&ipv4(6, 65_536 - 54)).unwrap();
+        skb.set_offload(SUPERFRAME);
+        let mut batches = [(); 2].map(|()| Batch::with_capacity(1));
+        batches[0].push(skb.share().into()).unwrap();
+        batches[1].push(skb).unwrap();
+        for left in [1, 0] {
+            for (queue, batch) in queues.iter_mut().zip(&mut batches) {
+                assert_eq!((queue.xmit(batch), batch.len()), (0, left));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(pool.ledger().dropped(DropReason::UNSUPPORTED), 2);
     });
 }
 
