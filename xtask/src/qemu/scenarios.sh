@@ -198,16 +198,7 @@ scenario_xdp_close_on_virtio_net() {
 scenario_two_cpus() {
     [ -d /sys/module/virtio_net ] || { echo 'skipped: this kernel has no virtio_net'; return; }
     [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
-    echo 1 >$second_cpu
-    namespaces
-    place 02:00:00:00:01:00 middle w0
-    place 02:00:00:00:01:01 west eth0
-    ip -n middle addr add "$east/24" dev w0
-    ip -n west addr add "$west/24" dev eth0
-    ip -n middle link set w0 up
-    ip -n west link set eth0 up
-    soon is_up middle w0
-    soon is_up west eth0
+    on_two_cpus 02:00:00:00:01
     irqs_move w0/$west
     # Notes are for readers, and not beside a document.
     linerate forward gen:,rate=100pps sink: -q --cpu 1 >off.txt 2>off.err &
@@ -231,17 +222,8 @@ scenario_two_cpus() {
 scenario_two_queues() {
     grep -qs 02:00:00:00:05:00 /sys/class/net/*/address || { echo 'skipped: QEMU got no bridge and taps, which take root, /dev/net/tun, ip and unshare'; return; }
     [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
-    echo 1 >$second_cpu
-    namespaces
-    place 02:00:00:00:05:00 middle w0
-    place 02:00:00:00:05:01 west eth0
+    on_two_cpus 02:00:00:00:05
     ip netns exec middle ethtool -L w0 combined 2
-    ip -n middle addr add "$east/24" dev w0
-    ip -n west addr add "$west/24" dev eth0
-    ip -n middle link set w0 up
-    ip -n west link set eth0 up
-    soon is_up middle w0
-    soon is_up west eth0
     irqs_move w0/$west
     equal "$(grep -c ' alone on CPU 1' irqs.err)" 2 'queues whose irqs moved alone'
     # The card's counter knows every packet, so nobody asks for an address any more.
@@ -343,6 +325,20 @@ across_cards() {
     tcp west east "$east"
     tcp east west "$west"
     part
+}
+
+# Brings the second CPU, and joins west and the middle by a pair of cards with addresses that begin so.
+on_two_cpus() {
+    echo 1 >$second_cpu
+    namespaces
+    place "$1:00" middle w0
+    place "$1:01" west eth0
+    ip -n middle addr add "$east/24" dev w0
+    ip -n west addr add "$west/24" dev eth0
+    ip -n middle link set w0 up
+    ip -n west link set eth0 up
+    soon is_up middle w0
+    soon is_up west eth0
 }
 
 # Moves the interrupts of a card in the middle: $1 is its name, and an address reached by it.
