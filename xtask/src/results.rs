@@ -9,6 +9,7 @@
 
 mod aa;
 mod age;
+mod columns;
 mod conditions;
 mod keep;
 mod number;
@@ -16,6 +17,7 @@ mod plain;
 mod render;
 mod reported;
 mod scatter;
+mod style;
 
 use std::collections::BTreeMap;
 use std::fs;

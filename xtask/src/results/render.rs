@@ -9,7 +9,7 @@
 //! side to the first) or `values`; each machine has a column. `plain` is for readers who see such a
 //! table for the first time: one machine, and columns for the sides, for what was expected, and for
 //! what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and lists them
-//! ([`super::scatter`]). Several levels of one factor are alternatives.
+//! ([`super::scatter`]), and `columns` lists several of one machine. Several levels of one factor are alternatives.
 //!
 //! A metric of CPU time gets a column with the latency of the same cells, if the document has one.
 //! `guest-bounce WHAT MACHINE` is a table of [`followed`].
@@ -24,7 +24,8 @@ use super::conditions::{definition, of_side, source, stated, subject};
 use super::number::{number, signed};
 use super::plain::plain;
 use super::scatter::REACHED_PCT;
-use super::{Documents, scatter, word};
+use super::style::Style;
+use super::{Documents, columns, scatter, word};
 use crate::qemu::followed;
 use crate::tidy::Finding;
 
@@ -50,16 +51,6 @@ struct Block<'a> {
     style: Style,
     machines: Vec<&'a str>,
     levels: Vec<(&'a str, &'a str)>,
-}
-
-/// The contents of a table's cell.
-#[derive(Clone, Copy, PartialEq)]
-enum Style {
-    Change,
-    Ratio,
-    Values,
-    Plain,
-    Scatter,
 }
 
 /// Returns true if a page has tables to be rendered.
@@ -110,24 +101,18 @@ impl<'a> Block<'a> {
     fn parse(asked: &'a str) -> Result<Block<'a>> {
         let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
         let mut words = words.split_whitespace();
-        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values|plain|scatter MACHINE.. [FACTOR=LEVEL..] -->";
+        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values|plain|scatter|columns MACHINE.. [FACTOR=LEVEL..] -->";
         let mut next = || words.next().context(what);
         let (experiment, metric) = (next()?, next()?);
-        let style = match next()? {
-            "change" => Style::Change,
-            "ratio" => Style::Ratio,
-            "values" => Style::Values,
-            "plain" => Style::Plain,
-            "scatter" => Style::Scatter,
-            other => bail!("{other}: {what}"),
-        };
+        let name = next()?;
+        let style = Style::named(name).with_context(|| format!("{name}: {what}"))?;
         let (levels, machines): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
         let levels = levels.iter().filter_map(|word| word.split_once('=')).collect();
         if machines.is_empty() {
             bail!("no machine: {what}");
         }
-        if matches!(style, Style::Plain | Style::Scatter) && machines.len() > 1 {
-            bail!("a plain table and a scatter are of one machine");
+        if style.is_of_one() && machines.len() > 1 {
+            bail!("such a table is of one machine");
         }
         Ok(Block { experiment, metric, style, machines, levels })
     }
@@ -140,6 +125,7 @@ impl<'a> Block<'a> {
         let conditions = self.conditions(documents, &first, beside, &up)?;
         let table = match self.style {
             Style::Scatter => self.scattered(documents, &first, &up)?,
+            Style::Columns => columns::table(&first, &self.cells(&first)?, self.metric)?,
             _ => self.table(documents, &first, beside)?,
         };
         Ok(format!("{table}\n{conditions}\n\n"))
@@ -194,7 +180,7 @@ impl<'a> Block<'a> {
     ) -> Result<String> {
         let beside = beside.map_or_else(String::new, |(_, [_, p99])| format!(",{p99}"));
         let metrics = format!("{}{beside}", self.metric);
-        let is_of_cells = self.style != Style::Scatter && !self.metric.starts_with("head:");
+        let is_of_cells = !self.style.has_many() && !self.metric.starts_with("head:");
         let mut sources = Vec::new();
         for machine in &self.machines {
             let document = documents.get(machine, self.experiment)?;
@@ -246,7 +232,7 @@ impl<'a> Block<'a> {
 
     /// Returns the latency that stands beside the metric in each row, if the document has one.
     fn latency(&self, document: &Value) -> Option<Latency> {
-        let is_asked = self.style != Style::Scatter && CPU.contains(&self.metric);
+        let is_asked = !self.style.has_many() && CPU.contains(&self.metric);
         let has = |(_, names): &Latency| names.iter().all(|one| definition(document, one).is_ok());
         LATENCIES.into_iter().find(|latency| is_asked && has(latency))
     }
@@ -312,7 +298,7 @@ impl<'a> Block<'a> {
         let disturbed = if status == "inconclusive" { " (disturbed)" } else { "" };
         let mut text = match self.style {
             Style::Values => return Ok(format!("{a} → {b}{disturbed}")),
-            Style::Scatter => return Ok(String::new()),
+            Style::Scatter | Style::Columns => return Ok(String::new()),
             Style::Plain => {
                 let (of, outcome) = plain(effect, status == "inconclusive");
                 let [ratio, from, to] = [change, from, to].map(ratio);
@@ -341,7 +327,7 @@ impl<'a> Block<'a> {
 
 /// Returns for each side whether it counted nothing: then its value is an upper bound. If it is the
 /// second side, the interval of the change begins at −100 %.
-fn bounds(effect: &Value) -> [bool; 2] {
+pub(super) fn bounds(effect: &Value) -> [bool; 2] {
     let bound = &effect["censored_below"];
     let is = |side: &str| bound.is_number() && effect[side] == *bound;
     let is_b = is("b") && effect["ci95_pct"][0].as_f64().is_some_and(|from| from <= -100.0);
@@ -370,7 +356,7 @@ fn latency(document: &Value, at: &Value, names: [&str; 2]) -> String {
 }
 
 /// Returns the levels of a cell, without the names of their factors.
-fn name_of(at: &Value) -> String {
+pub(super) fn name_of(at: &Value) -> String {
     let levels = at.as_object().into_iter().flatten();
     let levels: Vec<&str> = levels.map(|(_, level)| level.as_str().unwrap_or("-")).collect();
     levels.join(", ")
