@@ -112,6 +112,9 @@ impl fmt::Display for Triage {
                 "\nnot looked at: whether packets come late behind the engine (--extra)\n",
             )?;
         }
+        if own.is_some_and(|seen| !seen.sums.contains_key("core_late")) {
+            f.write_str("\nnot looked at: whether the engine itself reorders packets (--extra)\n")?;
+        }
         if self.left_out > 0 {
             let left_out = match self.left_out {
                 1 => "1 pair that was not admitted or had its CPUs".to_owned(),

@@ -61,6 +61,7 @@ fn kept_run_names_the_part_that_loses_in_the_test_that_sends_most_again() {
         "cause: driver ",
         "Of a million with batches 1,600, with a cap of 1 0, on the other device 0.",
         "not looked at: whether packets come late behind the engine (--extra)",
+        "not looked at: whether the engine itself reorders packets (--extra)",
         "Counters of the hosts with packet and batches: all 0.",
     ] {
         assert!(text.contains(wanted), "no {wanted:?} in {text}");
