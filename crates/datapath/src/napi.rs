@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{Cost, Rest};
+use linerate_port::moderation::{Cost, Holding, Rest};
 use linerate_port::{
     Direction, DriverQueue, HealthKind, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
 };
@@ -357,6 +357,16 @@ impl Napi {
         let rest = self.ops.moderator().rest(now);
         self.held = matches!(rest, Rest::Hold { .. });
         rest
+    }
+
+    /// Returns true if the queue is held so that a goal of delay is met.
+    pub fn holds_for_goal(&mut self) -> bool {
+        self.ops.moderator().holds_for_goal()
+    }
+
+    /// Lets the queue hold packets for a goal of delay, or not.
+    pub fn set_holding(&mut self, holding: Holding) {
+        self.ops.moderator().set_holding(holding);
     }
 
     /// Returns for how long the queue may stay unpolled while another queue is held; `None` if it

@@ -10,9 +10,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{Cost, Rest, SLEEP_MIN};
+use linerate_port::moderation::{Cost, CpuReading, Rest, SLEEP_MIN};
 use linerate_port::wait::{Event, EventFlags, NO_EVENT, TimerPair};
-use linerate_port::{Want, clock};
+use linerate_port::{QueueCounts, Want, clock};
 use linerate_skb::Verdict;
 
 use crate::napi::Napi;
@@ -37,7 +37,25 @@ impl Worker {
     #[inline]
     pub(crate) fn decide(&mut self, now: Instant, received: bool, goes_on: bool) {
         if !goes_on || self.holds || self.rest != Rest::Look {
+            self.compare_holds(now);
             self.rest = self.rest(now, received);
+        }
+    }
+
+    /// Compares the worker's CPU time with holds and without from time to time, and ends holds for a
+    /// while if they save none.
+    fn compare_holds(&mut self, now: Instant) {
+        let Worker { napis, saving, holds, .. } = self;
+        let is_held = *holds && napis.iter_mut().any(Napi::holds_for_goal);
+        let read = || {
+            let counts = napis.iter().map(Napi::counts);
+            let sum =
+                |sum: [u64; 2], one: QueueCounts| [sum[0] + one.rx_packets, sum[1] + one.rx_bytes];
+            let [packets, bytes] = counts.fold([0; 2], sum);
+            CpuReading { cpu_ns: clock::thread_cpu_ns(), packets, bytes }
+        };
+        if let Some(holding) = saving.decide(now, is_held, read) {
+            napis.iter_mut().for_each(|napi| napi.set_holding(holding));
         }
     }
 

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{CostMeter, Rest};
+use linerate_port::moderation::{CostMeter, Rest, Saving};
 use linerate_port::wait::{EventFlags, TimerPair, WaitSet};
 use linerate_skb::{Batch, DropReason, Local};
 
@@ -102,6 +102,7 @@ pub struct Worker {
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
+    pub(crate) saving: Saving,
     pub(crate) wakes: Wakes,
     turns: u32,
     ask_at: Option<Instant>,
@@ -155,6 +156,7 @@ impl Worker {
             has_qdisc,
             is_armed: false,
             meter: CostMeter::default(),
+            saving: Saving::default(),
             wakes: Wakes::default(),
             slot,
             turns: 0,

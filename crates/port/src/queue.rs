@@ -9,7 +9,7 @@ use linerate_skb::{Batch, Code, Error, Local, Pool, Result};
 use linerate_sys::wait::TimerPair;
 
 use crate::driver_queue::DriverQueue;
-use crate::moderation::{CostMeter, Moderated, Moderation};
+use crate::moderation::{CostMeter, Moderated, Moderation, Saving};
 use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
 use crate::waker::WakeEnd;
 use sleep::Sleep;
@@ -33,6 +33,7 @@ pub struct Queue {
     starved: bool,
     sleep: Sleep,
     meter: CostMeter,
+    saving: Saving,
     /// The alarms that end the holds of waits.
     alarms: TimerPair,
     /// The receiving end of a waker, if there is one.
@@ -50,6 +51,7 @@ impl Queue {
             starved: false,
             sleep: Sleep::Awake,
             meter: CostMeter::default(),
+            saving: Saving::default(),
             alarms: TimerPair::default(),
             waker: None,
         }

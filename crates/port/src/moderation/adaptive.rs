@@ -17,7 +17,8 @@
 //! Many peers that wait are slowed down by less than half, so that a trial does not see it. A
 //! [`Probe`] at the end of each while does. And a hold behind each burst gathers nothing: at the end
 //! of a trial, of a while and of a burst, a [`Gain`] tells whether packets take less work with holds.
-//! A goal of CPU time is held all the same.
+//! A [`Saving`](super::saving::Saving) of the thread tells whether they take less CPU time. A goal of
+//! CPU time is held all the same.
 
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,19 @@ enum Phase {
     Trial { came: u32, passed: Duration },
     Held,
     Probe(Probe),
+}
+
+/// What a round depends on, apart from the packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Facts {
+    /// Time for which packets gather beyond the end of a hold.
+    pub late: Duration,
+    /// True if holds are limited so that they slow no packets down, and end if they save nothing.
+    pub spares: bool,
+    /// False if nothing may be held.
+    pub may_hold: bool,
+    /// The queue's work.
+    pub so_far: SoFar,
 }
 
 /// The state of the adaptive mode.
@@ -110,17 +124,16 @@ impl Default for Adaptive {
 
 impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
-    /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather
-    /// for `late` longer than the hold. `spares` is true if holds are limited so that they do not
-    /// slow packets down. `so_far` is the queue's work.
+    /// nothing. `target` returns the longest hold that the goal allows at a rate.
     pub fn round(
         &mut self,
         now: Instant,
-        (late, spares, so_far): (Duration, bool, SoFar),
+        facts: Facts,
         arrivals: &mut Arrivals,
         target: impl Fn(f64) -> Duration,
         device: &Gathering,
     ) -> Option<Duration> {
+        let Facts { late, spares, so_far, .. } = facts;
         self.gain.add(so_far, self.doing());
         let Some(window) = arrivals.so_far(now) else {
             arrivals.restart(now);
@@ -134,7 +147,14 @@ impl Adaptive {
             self.end_silence(now, window);
         }
         if self.phase == Phase::Free {
-            return self.free(now, window, arrivals, spares, target, device);
+            return self.free(now, window, arrivals, facts, target, device);
+        }
+        if !facts.may_hold {
+            if self.phase == Phase::Held {
+                // Holds that were tried need no other trial afterwards.
+                self.accepted = self.cap;
+            }
+            return self.release(arrivals, now);
         }
         if is_forgotten {
             // The window was no hold, so it says nothing about holds, and a trial must begin anew.
@@ -160,21 +180,9 @@ impl Adaptive {
                 self.phase = Phase::Trial { came, passed };
                 self.tried(now, found, arrivals, spares, device)
             }
-            Phase::Probe(mut probe) => {
-                let rate = arrivals.rate();
-                if target(rate) < probe.full() / 2 {
-                    // The rate has risen, and the probe says nothing about it.
-                    self.slowdown.give_up();
-                    self.leave(arrivals, now)
-                } else if !probe.add(window) {
-                    self.phase = Phase::Probe(probe);
-                    // Where no packet is expected in a shorter hold, each packet would cost a sleep
-                    // of its own and one that found nothing.
-                    let is_empty = rate * nanos(probe.hold()) < 1.0;
-                    (found && !is_empty).then_some(probe.hold())
-                } else {
-                    self.conclude(probe, arrivals, now)
-                }
+            Phase::Probe(probe) => {
+                let longest = target(arrivals.rate());
+                self.probed(now, (probe, window), found, arrivals, longest)
             }
             _ => {
                 let rate = arrivals.rate();
@@ -222,7 +230,7 @@ impl Adaptive {
         now: Instant,
         window: Window,
         arrivals: &mut Arrivals,
-        spares: bool,
+        facts: Facts,
         target: impl Fn(f64) -> Duration,
         device: &Gathering,
     ) -> Option<Duration> {
@@ -234,7 +242,8 @@ impl Adaptive {
         if window.packets >= EVIDENCE && window.passed >= time {
             arrivals.forget_rate();
             arrivals.close(now);
-            let may = self.retry.is_none_or(|(at, _)| now >= at);
+            let may = facts.may_hold && self.retry.is_none_or(|(at, _)| now >= at);
+            let spares = facts.spares;
             return if may { self.enter_limited(now, rate, longest, spares, device) } else { None };
         }
         // The packets are too rare for a rate: begin a new count.
@@ -269,6 +278,31 @@ impl Adaptive {
             (self.failed, self.backoff, self.phase) = (false, BACKOFF_MIN, Phase::Held);
         }
         found.then_some(self.hold)
+    }
+
+    /// Goes on with a probe after a hold with these packets, or ends it; returns the next hold if the last one
+    /// `found` packets.
+    fn probed(
+        &mut self,
+        now: Instant,
+        (mut probe, window): (Probe, Window),
+        found: bool,
+        arrivals: &mut Arrivals,
+        longest: Duration,
+    ) -> Option<Duration> {
+        if longest < probe.full() / 2 {
+            // The rate has risen, and the probe says nothing about it.
+            self.slowdown.give_up();
+            return self.leave(arrivals, now);
+        }
+        if probe.add(window) {
+            return self.conclude(probe, arrivals, now);
+        }
+        self.phase = Phase::Probe(probe);
+        // Where no packet is expected in a shorter hold, each packet would cost a sleep of its own
+        // and one that found nothing.
+        let is_empty = arrivals.rate() * nanos(probe.hold()) < 1.0;
+        (found && !is_empty).then_some(probe.hold())
     }
 
     /// Returns the next hold of packets that are held, after one that gathered packets or none.
@@ -494,7 +528,7 @@ mod tests {
             now += 250 * US;
             let hold = adaptive.round(
                 now,
-                (Duration::ZERO, true, SoFar::default()),
+                Facts { spares: true, may_hold: true, ..Facts::default() },
                 &mut arrivals,
                 |_| target,
                 &device(),

@@ -28,6 +28,7 @@ pub mod knob;
 mod mode;
 mod moderated;
 mod moderator;
+mod saving;
 mod slowdown;
 pub mod word;
 
@@ -36,3 +37,4 @@ pub use device::{DeviceHold, HOLD_FORMS, HoldControl};
 pub use mode::{FORMS, Goal, Moderation};
 pub use moderated::{Moderated, poor_use};
 pub use moderator::{Moderator, Rest, SLEEP_MIN};
+pub use saving::{CpuReading, Holding, Saving};

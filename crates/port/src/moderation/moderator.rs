@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::adaptive::{Adaptive, ENTER, HOLD_MIN};
+use super::adaptive::{Adaptive, ENTER, Facts, HOLD_MIN};
 use super::arrivals::{Arrivals, Window};
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
@@ -10,6 +10,7 @@ use super::gain::SoFar;
 use super::gathering::{Gathering, RING_LEN};
 use super::mode::{Goal, Moderation};
 use super::moderated::{Holds, Moderated, Why};
+use super::saving::Holding;
 use crate::caps::Gathers;
 
 /// Shortest ring for which the CPU waits busily: a peer that makes a shorter ring must not cost CPU
@@ -110,6 +111,8 @@ pub struct Moderator {
     fastest: f64,
     /// True if the last decision of a mode with one length of holds was to wait for the device.
     is_unheld: bool,
+    /// Whether the adaptive mode with a limit of delay may hold packets.
+    holding: Holding,
     adaptive: Adaptive,
     dim: Dim,
     cost: Cost,
@@ -152,6 +155,7 @@ impl Moderator {
             arrivals: Arrivals::default(),
             fastest: 0.0,
             is_unheld: true,
+            holding: Holding::Allowed,
             adaptive: Adaptive::default(),
             dim: Dim::default(),
             cost: Cost::default(),
@@ -194,6 +198,23 @@ impl Moderator {
             (self.due, self.held, self.is_left_to_device) = (None, None, false);
             (self.fastest, self.is_unheld) = (0.0, true);
         }
+    }
+
+    /// Lets the adaptive mode with a limit of delay hold packets, or not, from the next decision on;
+    /// the other modes hold as their settings say.
+    pub fn set_holding(&mut self, holding: Holding) {
+        self.holding = holding;
+    }
+
+    /// Returns true if packets are held now, in the mode that [`Moderator::set_holding`] concerns.
+    #[must_use]
+    pub fn holds_for_goal(&self) -> bool {
+        self.held.is_some() && self.spares()
+    }
+
+    /// Returns true if the mode holds packets only if that slows nothing down and saves CPU time.
+    fn spares(&self) -> bool {
+        matches!(self.mode, Moderation::Adaptive(Goal::Latency { .. }))
     }
 
     /// Sets the length of the device's ring, if it is known; below 64 it counts as 64. A hold ends
@@ -349,11 +370,13 @@ impl Moderator {
             Moderation::Adaptive(goal) => {
                 let (cost, late) = (self.cost, self.late);
                 let target = |rate: f64| target(goal, rate, cost, late);
-                let spares = matches!(goal, Goal::Latency { .. });
                 let Moderator { packets, irqs, polls, is_cut, .. } = *self;
                 let so_far = SoFar { packets, irqs, polls, is_cut };
+                let spares = self.spares();
+                let may_hold = !spares || self.holding == Holding::Allowed;
+                let facts = Facts { late, spares, may_hold, so_far };
                 let (arrivals, device) = (&mut self.arrivals, &self.device);
-                return self.adaptive.round(now, (late, spares, so_far), arrivals, target, device);
+                return self.adaptive.round(now, facts, arrivals, target, device);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
@@ -443,6 +466,9 @@ impl Moderator {
     #[must_use]
     pub fn moderated(&self) -> Moderated {
         let (wanted, why) = match self.mode {
+            Moderation::Adaptive(_) if self.spares() && self.holding == Holding::Useless => {
+                (None, Why::Useless)
+            }
             Moderation::Adaptive(_) => self.adaptive.state(),
             _ if self.is_left_to_device => (self.held, Why::Device),
             _ => (self.held, Why::Thin),

@@ -11,7 +11,7 @@ use linerate_sys::wait::{TimerPair, poll_each, poll_readable};
 
 use super::Queue;
 use crate::health::Health;
-use crate::moderation::{Moderation, Rest};
+use crate::moderation::{CpuReading, Moderation, Rest};
 use crate::waker::{WakeBell, WakeEnd, Waker};
 use crate::want::Want;
 
@@ -84,9 +84,28 @@ impl Queue {
         } else {
             self.meter.falls_asleep(now, thread_cpu_ns);
         }
+        self.compare_holds(now);
         match self.ops.moderator().rest(now) {
             Rest::Hold { until, spin } => Some((until, spin)),
             Rest::Look | Rest::Device => None,
+        }
+    }
+
+    /// Compares the thread's CPU time with holds and without from time to time, and ends holds for a
+    /// while if they save none.
+    fn compare_holds(&mut self, now: Instant) {
+        let is_held = self.ops.moderator().holds_for_goal();
+        let stats = self.ops.stats();
+        let read = || {
+            let counts = stats.counts();
+            CpuReading {
+                cpu_ns: thread_cpu_ns(),
+                packets: counts.rx_packets,
+                bytes: counts.rx_bytes,
+            }
+        };
+        if let Some(holding) = self.saving.decide(now, is_held, read) {
+            self.ops.moderator().set_holding(holding);
         }
     }
 

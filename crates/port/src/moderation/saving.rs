@@ -1,0 +1,394 @@
+//! The comparison of a thread's CPU time for a byte with holds and without: whether holds save any.
+//!
+//! ```text
+//!   holds        as the modes want ──► yes   no  yes   no  yes   no  yes   no ──► as the verdict says
+//!   time         0.16 to 2 s           5 ms each, of which the first is not counted
+//!   CPU/byte                           9.7  8.3  9.8  8.2  9.6  8.4  9.7  8.3     none for a while
+//! ```
+//!
+//! Numbers of wake-ups and of polls do not tell it, because what a wake-up costs depends on the rest
+//! of the machine: while packets of many peers that wait for answers are held, the peers' CPU becomes
+//! idle, and the answers have to wake it up (docs/adr/0014). Bytes count and not packets, because a
+//! superframe that grows during a hold is still one packet. The queues of a thread share its wake-ups,
+//! so they are compared together.
+
+use std::time::{Duration, Instant};
+
+/// Time of holds until the first comparison.
+const FIRST: Duration = Duration::from_millis(20);
+/// Time for which a first verdict is valid; the next constants are the factor by which it grows
+/// with each verdict that is the same, and its longest value.
+const VALID_MIN: Duration = Duration::from_millis(160);
+const VALID_MORE: u32 = 4;
+const VALID_MAX: Duration = Duration::from_secs(2);
+/// Time at the beginning of a stretch that is not counted; the next constant is the time that is.
+const SETTLE: Duration = Duration::from_millis(1);
+const STRETCH: Duration = Duration::from_millis(4);
+/// Number of packets for which a stretch is longer, and how many times as long it may become.
+const PACKETS_MIN: f64 = 32.0;
+const EXTENSIONS_MAX: u32 = 8;
+/// Number of pairs of stretches, with holds and without, of a comparison.
+const PAIRS: u32 = 4;
+/// Number of pairs after which a clear saving ends the comparison, and the factor that is clear.
+const PAIRS_MIN: u32 = 2;
+const CLEAR: f64 = 1.25;
+/// Factor by which the CPU time of a byte without holds must exceed that with holds.
+const LEAST: f64 = 1.05;
+
+/// Whether queues may hold packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Holding {
+    /// As their modes want.
+    #[default]
+    Allowed,
+    /// Not now, because the CPU time without holds is measured.
+    Compared,
+    /// Not for a while, because holds save no CPU time.
+    Useless,
+}
+
+/// A reading of a thread's CPU clock, and what its queues have received.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CpuReading {
+    /// The thread's CPU time, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Number of packets so far.
+    pub packets: u64,
+    /// Number of bytes so far.
+    pub bytes: u64,
+}
+
+/// CPU time, and what it was spent on.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Spent {
+    cpu_ns: f64,
+    packets: f64,
+    bytes: f64,
+}
+
+impl Spent {
+    fn add(&mut self, other: Spent) {
+        self.cpu_ns += other.cpu_ns;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+
+    /// Returns the CPU time of a byte.
+    fn each(self) -> f64 {
+        self.cpu_ns / self.bytes.max(1.0)
+    }
+}
+
+/// A comparison under way.
+#[derive(Debug, Default)]
+struct Comparison {
+    /// Number of stretches that are over: those with an even index have holds.
+    stretches: u32,
+    /// The beginning of the part that counts; `None` before it.
+    from: Option<(Instant, CpuReading)>,
+    extensions: u32,
+    /// The last stretch with holds, and the sums of all stretches with holds and without.
+    last: Spent,
+    held: Spent,
+    free: Spent,
+    /// Number of pairs in which holds saved too little, and in which they clearly saved.
+    against: u32,
+    clear: u32,
+}
+
+impl Comparison {
+    fn has_holds(&self) -> bool {
+        self.stretches.is_multiple_of(2)
+    }
+
+    /// Adds a stretch; returns whether holds save CPU time, if that is known now.
+    fn add(&mut self, spent: Spent) -> Option<bool> {
+        let has_holds = self.has_holds();
+        (self.stretches, self.from, self.extensions) = (self.stretches + 1, None, 0);
+        if has_holds {
+            self.last = spent;
+            self.held.add(spent);
+            return None;
+        }
+        self.free.add(spent);
+        self.against += u32::from(spent.each() < LEAST * self.last.each());
+        self.clear += u32::from(spent.each() > CLEAR * self.last.each());
+        let pairs = self.stretches / 2;
+        if pairs >= PAIRS_MIN && self.clear == pairs {
+            return Some(true);
+        }
+        let is_saved = self.free.each() >= LEAST * self.held.each() || self.against < PAIRS - 1;
+        (pairs == PAIRS).then_some(is_saved)
+    }
+}
+
+/// The knowledge of a thread whether holds save it CPU time.
+#[derive(Debug, Default)]
+pub struct Saving {
+    holding: Holding,
+    /// The time of the next step; `None` while nothing is held.
+    at: Option<Instant>,
+    /// True if a queue was held since the last step.
+    was_held: bool,
+    comparison: Option<Comparison>,
+    /// The last verdict, and for how long it is valid.
+    verdict: Option<(bool, Duration)>,
+}
+
+impl Saving {
+    /// Notes a decision at `now`, before which a queue of the thread was held if `is_held`; returns
+    /// whether queues may hold packets, if that has changed.
+    ///
+    /// Cost: a comparison; `read`, which has a syscall, about 16 times in a comparison.
+    #[inline]
+    pub fn decide(
+        &mut self,
+        now: Instant,
+        is_held: bool,
+        read: impl FnOnce() -> CpuReading,
+    ) -> Option<Holding> {
+        self.was_held |= is_held;
+        match self.at {
+            // A clock that goes back ends the wait.
+            Some(at) if now < at && at.duration_since(now) <= VALID_MAX => None,
+            None if !is_held => None,
+            _ => self.step(now, read),
+        }
+    }
+
+    #[cold]
+    fn step(&mut self, now: Instant, read: impl FnOnce() -> CpuReading) -> Option<Holding> {
+        let was_held = std::mem::take(&mut self.was_held);
+        if self.at.is_none() {
+            self.next(now, FIRST);
+            return None;
+        }
+        let Some(comparison) = &mut self.comparison else {
+            return self.begin(now, was_held, read);
+        };
+        let reading = read();
+        let Some((since, from)) = comparison.from else {
+            comparison.from = Some((now, reading));
+            self.next(now, STRETCH);
+            return None;
+        };
+        let spent = spent(from, reading, now.saturating_duration_since(since));
+        match spent.filter(|_| was_held || !comparison.has_holds()) {
+            Some(spent) if spent.packets >= PACKETS_MIN => {
+                let verdict = comparison.add(spent);
+                let has_holds = comparison.has_holds();
+                match verdict {
+                    Some(is_saved) => self.conclude(is_saved, now),
+                    None => {
+                        self.next(now, SETTLE);
+                        self.change(if has_holds { Holding::Allowed } else { Holding::Compared })
+                    }
+                }
+            }
+            Some(_) if comparison.extensions < EXTENSIONS_MAX => {
+                comparison.extensions += 1;
+                self.was_held = was_held;
+                self.next(now, STRETCH);
+                None
+            }
+            _ => self.give_up(now),
+        }
+    }
+
+    /// Begins a comparison with a stretch of holds, if there are any.
+    fn begin(
+        &mut self,
+        now: Instant,
+        was_held: bool,
+        read: impl FnOnce() -> CpuReading,
+    ) -> Option<Holding> {
+        if self.holding == Holding::Useless {
+            self.comparison = Some(Comparison::default());
+            self.next(now, SETTLE);
+        } else if was_held {
+            let from = Some((now, read()));
+            self.comparison = Some(Comparison { from, ..Comparison::default() });
+            self.next(now, STRETCH);
+        } else {
+            self.at = None;
+        }
+        self.change(Holding::Allowed)
+    }
+
+    /// Ends a comparison that shows nothing: the thread held no packets, or received too few, or its
+    /// clock jumped.
+    fn give_up(&mut self, now: Instant) -> Option<Holding> {
+        self.comparison = None;
+        self.next(now, self.verdict.map_or(VALID_MIN, |(_, valid)| valid));
+        self.change(Holding::Allowed)
+    }
+
+    fn conclude(&mut self, is_saved: bool, now: Instant) -> Option<Holding> {
+        let valid = match self.verdict {
+            Some((before, valid)) if before == is_saved => (VALID_MORE * valid).min(VALID_MAX),
+            _ => VALID_MIN,
+        };
+        (self.comparison, self.verdict) = (None, Some((is_saved, valid)));
+        self.next(now, valid);
+        self.change(if is_saved { Holding::Allowed } else { Holding::Useless })
+    }
+
+    fn next(&mut self, now: Instant, after: Duration) {
+        self.at = now.checked_add(after);
+    }
+
+    fn change(&mut self, holding: Holding) -> Option<Holding> {
+        (std::mem::replace(&mut self.holding, holding) != holding).then_some(holding)
+    }
+}
+
+/// Returns what was spent between two readings; `None` if they cannot be of one thread: more CPU
+/// time than time, or less than none.
+fn spent(from: CpuReading, to: CpuReading, passed: Duration) -> Option<Spent> {
+    let cpu_ns = to.cpu_ns.checked_sub(from.cpu_ns)?;
+    let packets = to.packets.checked_sub(from.packets)?;
+    let bytes = to.bytes.checked_sub(from.bytes)?;
+    // The reading comes after the time.
+    let most = passed + passed / 8;
+    (u128::from(cpu_ns) <= most.as_nanos()).then_some(Spent {
+        cpu_ns: cpu_ns as f64,
+        packets: packets as f64,
+        bytes: bytes as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A thread that receives 100 packets a millisecond and decides ten times, and its clock.
+    struct Thread {
+        saving: Saving,
+        start: Instant,
+        steps: u32,
+        holding: Holding,
+        reading: CpuReading,
+        readings: u32,
+    }
+
+    impl Thread {
+        fn new() -> Thread {
+            Thread {
+                saving: Saving::default(),
+                start: Instant::now(),
+                steps: 0,
+                holding: Holding::Allowed,
+                reading: CpuReading::default(),
+                readings: 0,
+            }
+        }
+
+        /// Runs for so many milliseconds, in which a packet takes so many nanoseconds of CPU time with holds
+        /// and without; returns the share of the time in which packets were held, in per cent.
+        fn run(&mut self, ms: u32, held_ns: u64, free_ns: u64) -> u32 {
+            let mut held = 0;
+            for _ in 0..10 * ms {
+                let is_held = self.holding == Holding::Allowed;
+                held += u32::from(is_held);
+                self.reading.packets += 10;
+                self.reading.bytes += 10 * 60;
+                self.reading.cpu_ns += 10 * if is_held { held_ns } else { free_ns };
+                self.steps += 1;
+                let (now, reading) = (self.start + self.steps * MS / 10, self.reading);
+                let mut readings = 0;
+                let read = || {
+                    readings += 1;
+                    reading
+                };
+                self.holding = self.saving.decide(now, is_held, read).unwrap_or(self.holding);
+                self.readings += readings;
+            }
+            100 * held / (10 * ms)
+        }
+    }
+
+    #[test]
+    fn holds_that_save_cpu_time_are_kept_and_those_that_save_none_are_not() {
+        for (held_ns, free_ns, share) in [
+            (1000, 2000, 99..=100),
+            (1000, 1100, 98..=99),
+            (1000, 1040, 0..=3),
+            (1200, 1000, 0..=3),
+        ] {
+            let mut thread = Thread::new();
+            thread.run(100, held_ns, free_ns);
+            let held = thread.run(10_000, held_ns, free_ns);
+            assert!(share.contains(&held), "{held_ns} and {free_ns} ns: {held} %");
+            assert!(thread.readings < 16 * 9, "{}", thread.readings);
+        }
+    }
+
+    #[test]
+    fn verdict_comes_soon_and_follows_what_packets_cost() {
+        let mut thread = Thread::new();
+        assert_eq!(thread.run(20, 1200, 1000), 100);
+        thread.run(50, 1200, 1000);
+        assert_eq!((thread.run(100, 1200, 1000), thread.holding), (0, Holding::Useless));
+        thread.run(5000, 1200, 1000);
+        thread.run(2100, 1000, 2000);
+        assert_eq!(thread.holding, Holding::Allowed);
+        assert!(thread.run(1000, 1000, 2000) >= 97);
+        thread.run(2100, 1200, 1000);
+        assert_eq!(thread.holding, Holding::Useless);
+    }
+
+    #[test]
+    fn thread_that_holds_nothing_reads_no_clock() {
+        let mut thread = Thread::new();
+        thread.holding = Holding::Compared;
+        thread.run(1000, 1000, 1000);
+        assert_eq!(thread.readings, 0);
+        // A comparison that finds no holds ends, and later holds are compared.
+        thread.holding = Holding::Allowed;
+        thread.run(1, 1000, 1000);
+        thread.holding = Holding::Compared;
+        thread.run(1000, 1000, 1000);
+        assert_eq!((thread.readings, thread.saving.at), (2, None));
+        thread.holding = Holding::Allowed;
+        thread.run(100, 1000, 2000);
+        assert!(thread.readings > 2);
+    }
+
+    #[test]
+    fn few_packets_and_clocks_that_jump_show_nothing() {
+        for jumps in [false, true] {
+            let (mut saving, start, mut cpu_ns) = (Saving::default(), Instant::now(), 0);
+            let mut held = 0;
+            for ms in 0..10_000_u64 {
+                // Another thread's clock, or less than two packets in a millisecond.
+                cpu_ns += if jumps { 5_000_000 } else { 100_000 };
+                let packets = if jumps { 100 * ms } else { ms / 2 };
+                let now = start + ms as u32 * MS;
+                let read = || CpuReading { cpu_ns, packets, bytes: 60 * packets };
+                saving.decide(now, true, read);
+                held += u64::from(saving.holding == Holding::Allowed);
+            }
+            assert_eq!((held, saving.verdict), (10_000, None));
+        }
+        let mut thread = Thread::new();
+        thread.run(200, 1200, 1000);
+        // The time goes back by an hour.
+        thread.start -= 3_600_000 * MS;
+        thread.run(100, 1000, 2000);
+        assert_eq!(thread.holding, Holding::Allowed);
+    }
+
+    #[test]
+    fn single_stretches_that_differ_by_chance_decide_nothing() {
+        let (mut thread, mut random, mut held) = (Thread::new(), 7_u64, 0);
+        for _ in 0..4000 {
+            // Each 5 ms have costs that differ by up to 30 %, and holds save a sixth.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let noise = (random >> 33) % 600;
+            held += thread.run(5, 1000 + noise, 1200 + noise) / 4;
+        }
+        assert!(held > 960 * 25, "{held}");
+    }
+}
