@@ -525,3 +525,16 @@ fn time_of_a_hold_is_its_length() {
     let waits = slot.waits().read();
     assert!(left > Duration::from_millis(1) && waits.hold_off_ns >= (left / 2).as_nanos() as u64);
 }
+
+#[test]
+fn worker_that_holds_packets_compares_its_cpu_time_with_holds_and_without() {
+    let (mut worker, _slot, _) = dense(true, 0);
+    let compares = |worker: &Worker| format!("{:?}", worker.saving).contains("comparison: Some");
+    let (now, step) = (Instant::now(), Duration::from_millis(3));
+    assert!(!compares(&worker));
+    let turns = (1..20).take_while(|i| {
+        worker.turn(now + step * *i);
+        !compares(&worker)
+    });
+    assert!(turns.count() < 19, "{:?}", worker.saving);
+}

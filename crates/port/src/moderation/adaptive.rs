@@ -58,7 +58,7 @@ enum Phase {
     Probe(Probe),
 }
 
-/// What a round depends on, apart from the packets.
+/// Conditions of a round, apart from the packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Facts {
     /// Time for which packets gather beyond the end of a hold.
@@ -84,6 +84,8 @@ pub(super) struct Adaptive {
     slowdown: Slowdown,
     /// The longest hold of the time before a probe that showed no difference: it needs no trial.
     accepted: Duration,
+    /// True if that hold was interrupted because the thread compares its CPU time.
+    resumes: bool,
     /// True if a trial failed since the last successful one.
     failed: bool,
     /// The time of the next trial, and why there is none before.
@@ -110,6 +112,7 @@ impl Default for Adaptive {
             late: Duration::ZERO,
             slowdown: Slowdown::default(),
             accepted: Duration::ZERO,
+            resumes: false,
             failed: false,
             retry: None,
             backoff: BACKOFF_MIN,
@@ -151,8 +154,8 @@ impl Adaptive {
         }
         if !facts.may_hold {
             if self.phase == Phase::Held {
-                // Holds that were tried need no other trial afterwards.
-                self.accepted = self.cap;
+                // Holds that were accepted go on without a trial when they may.
+                (self.accepted, self.resumes) = (self.cap, true);
             }
             return self.release(arrivals, now);
         }
@@ -220,7 +223,7 @@ impl Adaptive {
         // Without an empty poll for that long the queue was not silent but busy.
         let silence = now.saturating_duration_since(at) / (1 + window.packets / FULL_POLL);
         if self.slowdown.note_silence(silence) {
-            self.accepted = Duration::ZERO;
+            (self.accepted, self.resumes) = (Duration::ZERO, false);
         }
     }
 
@@ -400,8 +403,12 @@ impl Adaptive {
         let limit = if spares { self.slowdown.limit() } else { Duration::MAX };
         let accepted = std::mem::take(&mut self.accepted).min(limit);
         let hold = self.enter(rate, longest.min(limit), spares, device);
+        let resumes = std::mem::take(&mut self.resumes);
         if hold.is_some() {
             self.cap = self.cap.max(accepted);
+            if resumes && accepted >= self.hold {
+                self.phase = Phase::Held;
+            }
         } else if limit < longest && self.gains(rate, longest, device) {
             self.why = Why::Limited;
         }

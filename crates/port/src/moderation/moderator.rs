@@ -111,7 +111,7 @@ pub struct Moderator {
     fastest: f64,
     /// True if the last decision of a mode with one length of holds was to wait for the device.
     is_unheld: bool,
-    /// Whether the adaptive mode with a limit of delay may hold packets.
+    /// The permission for the adaptive mode with a limit of delay to hold packets.
     holding: Holding,
     adaptive: Adaptive,
     dim: Dim,

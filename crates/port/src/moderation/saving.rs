@@ -1,15 +1,14 @@
-//! The comparison of a thread's CPU time for a byte with holds and without: whether holds save any.
+//! The comparison of a thread's CPU time with holds and without: whether holds save any.
 //!
 //! ```text
-//!   holds        as the modes want ──► yes   no  yes   no  yes   no  yes   no ──► as the verdict says
-//!   time         0.16 to 2 s           5 ms each, of which the first is not counted
-//!   CPU/byte                           9.7  8.3  9.8  8.2  9.6  8.4  9.7  8.3     none for a while
+//!   holds      as the modes want ──► yes  no   no  yes  yes  no   no  yes ──► as the verdict says
+//!   time       0.16 to 2 s           4 ms each; 1 ms after a change is not counted
+//!   ns a byte                        9.7  8.3  8.2  9.8  9.6  8.4  8.3  9.7    none for a while
 //! ```
 //!
 //! Numbers of wake-ups and of polls do not tell it, because what a wake-up costs depends on the rest
 //! of the machine: while packets of many peers that wait for answers are held, the peers' CPU becomes
-//! idle, and the answers have to wake it up (docs/adr/0014). Bytes count and not packets, because a
-//! superframe that grows during a hold is still one packet. The queues of a thread share its wake-ups,
+//! idle, and the answers have to wake it up (docs/adr/0014). The queues of a worker share its wake-ups,
 //! so they are compared together.
 
 use std::time::{Duration, Instant};
@@ -32,10 +31,10 @@ const PAIRS: u32 = 4;
 /// Number of pairs after which a clear saving ends the comparison, and the factor that is clear.
 const PAIRS_MIN: u32 = 2;
 const CLEAR: f64 = 1.25;
-/// Factor by which the CPU time of a byte without holds must exceed that with holds.
+/// Factor by which the CPU time without holds must exceed that with holds, of a byte or of a packet.
 const LEAST: f64 = 1.05;
 
-/// Whether queues may hold packets.
+/// Permission for queues to hold packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Holding {
     /// As their modes want.
@@ -73,22 +72,29 @@ impl Spent {
         self.bytes += other.bytes;
     }
 
-    /// Returns the CPU time of a byte.
-    fn each(self) -> f64 {
-        self.cpu_ns / self.bytes.max(1.0)
+    /// Returns the CPU time of a byte, and of a packet. A superframe that grows during a hold is
+    /// still one packet; and small packets take as long as large ones.
+    fn each(self) -> [f64; 2] {
+        [self.bytes, self.packets].map(|n| self.cpu_ns / n.max(1.0))
+    }
+
+    /// Returns whether a byte and a packet take less than `self` in `held`, by a factor.
+    fn exceeds(self, held: Spent, factor: f64) -> [bool; 2] {
+        let (free, held) = (self.each(), held.each());
+        [0, 1].map(|i| free[i] >= factor * held[i])
     }
 }
 
 /// A comparison under way.
 #[derive(Debug, Default)]
 struct Comparison {
-    /// Number of stretches that are over: those with an even index have holds.
+    /// Number of stretches that are over.
     stretches: u32,
     /// The beginning of the part that counts; `None` before it.
     from: Option<(Instant, CpuReading)>,
     extensions: u32,
-    /// The last stretch with holds, and the sums of all stretches with holds and without.
-    last: Spent,
+    /// The first stretch of a pair, and the sums of all stretches with holds and without.
+    first: Spent,
     held: Spent,
     free: Spent,
     /// Number of pairs in which holds saved too little, and in which they clearly saved.
@@ -97,8 +103,10 @@ struct Comparison {
 }
 
 impl Comparison {
+    /// Returns true if the present stretch has holds. Each kind comes first in every other pair, so
+    /// that a load that rises or has a period speaks for neither.
     fn has_holds(&self) -> bool {
-        self.stretches.is_multiple_of(2)
+        matches!(self.stretches % 4, 0 | 3)
     }
 
     /// Adds a stretch; returns whether holds save CPU time, if that is known now.
@@ -106,18 +114,23 @@ impl Comparison {
         let has_holds = self.has_holds();
         (self.stretches, self.from, self.extensions) = (self.stretches + 1, None, 0);
         if has_holds {
-            self.last = spent;
-            self.held.add(spent);
+            self.held.add(spent)
+        } else {
+            self.free.add(spent)
+        }
+        if !self.stretches.is_multiple_of(2) {
+            self.first = spent;
             return None;
         }
-        self.free.add(spent);
-        self.against += u32::from(spent.each() < LEAST * self.last.each());
-        self.clear += u32::from(spent.each() > CLEAR * self.last.each());
+        let (held, free) = if has_holds { (spent, self.first) } else { (self.first, spent) };
+        self.against += u32::from(free.exceeds(held, LEAST) == [false; 2]);
+        self.clear += u32::from(free.exceeds(held, CLEAR) == [true; 2]);
         let pairs = self.stretches / 2;
         if pairs >= PAIRS_MIN && self.clear == pairs {
             return Some(true);
         }
-        let is_saved = self.free.each() >= LEAST * self.held.each() || self.against < PAIRS - 1;
+        let is_saved =
+            self.free.exceeds(self.held, LEAST) != [false; 2] || self.against < PAIRS - 1;
         (pairs == PAIRS).then_some(is_saved)
     }
 }
@@ -139,7 +152,7 @@ impl Saving {
     /// Notes a decision at `now`, before which a queue of the thread was held if `is_held`; returns
     /// whether queues may hold packets, if that has changed.
     ///
-    /// Cost: a comparison; `read`, which has a syscall, about 16 times in a comparison.
+    /// Cost: a comparison; `read`, which has a syscall, some 16 times in a comparison.
     #[inline]
     pub fn decide(
         &mut self,
@@ -175,15 +188,19 @@ impl Saving {
         let spent = spent(from, reading, now.saturating_duration_since(since));
         match spent.filter(|_| was_held || !comparison.has_holds()) {
             Some(spent) if spent.packets >= PACKETS_MIN => {
-                let verdict = comparison.add(spent);
-                let has_holds = comparison.has_holds();
-                match verdict {
-                    Some(is_saved) => self.conclude(is_saved, now),
-                    None => {
-                        self.next(now, SETTLE);
-                        self.change(if has_holds { Holding::Allowed } else { Holding::Compared })
-                    }
+                if let Some(is_saved) = comparison.add(spent) {
+                    return self.conclude(is_saved, now);
                 }
+                let holding =
+                    if comparison.has_holds() { Holding::Allowed } else { Holding::Compared };
+                if holding == self.holding {
+                    comparison.from = Some((now, reading));
+                    self.was_held = was_held;
+                    self.next(now, STRETCH);
+                } else {
+                    self.next(now, SETTLE);
+                }
+                self.change(holding)
             }
             Some(_) if comparison.extensions < EXTENSIONS_MAX => {
                 comparison.extensions += 1;
@@ -202,6 +219,10 @@ impl Saving {
         was_held: bool,
         read: impl FnOnce() -> CpuReading,
     ) -> Option<Holding> {
+        if self.at.is_some_and(|at| now.saturating_duration_since(at) > VALID_MAX) {
+            // The traffic may be another one.
+            self.verdict = None;
+        }
         if self.holding == Holding::Useless {
             self.comparison = Some(Comparison::default());
             self.next(now, SETTLE);
@@ -216,10 +237,10 @@ impl Saving {
     }
 
     /// Ends a comparison that shows nothing: the thread held no packets, or received too few, or its
-    /// clock jumped.
+    /// clock jumped. The next one is soon.
     fn give_up(&mut self, now: Instant) -> Option<Holding> {
         self.comparison = None;
-        self.next(now, self.verdict.map_or(VALID_MIN, |(_, valid)| valid));
+        self.next(now, VALID_MIN);
         self.change(Holding::Allowed)
     }
 
@@ -389,6 +410,6 @@ mod tests {
             let noise = (random >> 33) % 600;
             held += thread.run(5, 1000 + noise, 1200 + noise) / 4;
         }
-        assert!(held > 960 * 25, "{held}");
+        assert!(held > 96_000, "{held}");
     }
 }

@@ -84,7 +84,6 @@ impl Queue {
         } else {
             self.meter.falls_asleep(now, thread_cpu_ns);
         }
-        self.compare_holds(now);
         match self.ops.moderator().rest(now) {
             Rest::Hold { until, spin } => Some((until, spin)),
             Rest::Look | Rest::Device => None,
@@ -92,7 +91,8 @@ impl Queue {
     }
 
     /// Compares the thread's CPU time with holds and without from time to time, and ends holds for a
-    /// while if they save none.
+    /// while if they save none. Only in waits: a poller of the program's own may have other queues,
+    /// and an executor other threads.
     fn compare_holds(&mut self, now: Instant) {
         let is_held = self.ops.moderator().holds_for_goal();
         let stats = self.ops.stats();
@@ -182,6 +182,7 @@ impl Queue {
         }
         let start = Instant::now();
         let mut left = timeout;
+        self.compare_holds(start);
         if let Some((until, spin)) = self.hold(want) {
             let hold = until.saturating_duration_since(start);
             let time = timeout.map_or(hold, |timeout| hold.min(timeout));

@@ -166,3 +166,28 @@ fn queue_that_is_never_idle_does_not_say_that_no_packets_arrived() {
         assert_eq!(queue.moderated().to_string(), "no irq: no packet woke a worker");
     }
 }
+
+/// Returns true if the queue has noted a hold, which it compares with none later.
+fn has_noted_holds(queue: &Queue) -> bool {
+    format!("{:?}", queue.saving).contains("at: Some")
+}
+
+#[test]
+fn holds_are_compared_where_the_thread_waits_for_the_queue_alone() {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let (mut queue, _packets) = open(Moderation::default());
+    while !has_noted_holds(&queue) {
+        assert!(Instant::now() < deadline, "no hold");
+        rx(&mut queue);
+        assert_eq!(queue.wait(None), Ok(true));
+    }
+    let (mut armed, _packets) = open(Moderation::default());
+    while armed.ops.moderator().moderated().hold.is_none() {
+        assert!(Instant::now() < deadline, "no hold");
+        rx(&mut armed);
+        let _ = armed.arm(Want::Frames);
+    }
+    rx(&mut armed);
+    let _ = armed.arm(Want::Frames);
+    assert!(!has_noted_holds(&armed));
+}
