@@ -33,7 +33,8 @@ pub fn table(document: &Value, cells: &[&Value], metrics: &str) -> Result<String
             format!("{under_a}{} → {under_b}{}{verdict}", number(a), number(b))
         });
         let row: Vec<String> = figures.collect();
-        table += &format!("| {} | {} |\n", name_of(&cell["at"]), row.join(" | "));
+        let disturbed = if cell["status"] == "inconclusive" { " (disturbed)" } else { "" };
+        table += &format!("| {}{disturbed} | {} |\n", name_of(&cell["at"]), row.join(" | "));
     }
     Ok(table)
 }
@@ -48,7 +49,7 @@ mod tests {
         let document = document();
         let cells: Vec<&Value> = document["cells"].as_array().unwrap().iter().collect();
         let text = table(&document, &cells, "ticks_per_packet").unwrap();
-        let rows = "| bulk | 8.73 → 2.32, better |\n| ring | - |\n";
+        let rows = "| bulk | 8.73 → 2.32, better |\n| ring (disturbed) | - |\n";
         let head = "\n| dpdk → linerate | ticks_per_packet, ticks/packet |\n|---|---|\n";
         assert_eq!(text, format!("{head}{rows}"));
         assert!(table(&document, &cells, "ticks_per_packet,none").is_err());

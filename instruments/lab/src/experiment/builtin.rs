@@ -250,7 +250,7 @@ mod tests {
             assert_eq!((expected.change_pct.0, level("toll").as_str()), (from_pct, "post"));
             found += 1;
         }
-        assert_eq!(found, 16, "eight loads, two modes");
+        assert_eq!(found, 24, "eight loads, three modes");
     }
 
     #[test]
