@@ -43,7 +43,7 @@ impl Worker {
     }
 
     /// Compares the worker's CPU time with holds and without from time to time, and ends holds for a
-    /// while if they save none.
+    /// while if they cost any.
     fn compare_holds(&mut self, now: Instant) {
         let Worker { napis, saving, holds, .. } = self;
         let is_held = *holds && napis.iter_mut().any(Napi::holds_for_goal);

@@ -18,8 +18,8 @@ pub enum Why {
     Waited,
     /// Packets come in bursts, behind which a hold gathers nothing.
     Bursts,
-    /// Holds save no CPU time.
-    Useless,
+    /// Holds cost CPU time.
+    Costly,
     /// Only holds that are too short to gain anything do not slow packets down.
     Limited,
     /// The goal allows only holds that are too short for a sleep.
@@ -173,7 +173,7 @@ impl fmt::Display for Moderated {
             (None, Why::Bursts, _) => {
                 f.write_str("not held: holds after bursts saved little work")?
             }
-            (None, Why::Useless, _) => f.write_str("not held: holds saved no CPU time")?,
+            (None, Why::Costly, _) => f.write_str("not held: holds cost CPU time")?,
             (None, Why::Limited, _) => f.write_str("not held: short holds slowed packets down")?,
             (None, Why::Short, _) => {
                 let us = HOLD_MIN.as_micros();

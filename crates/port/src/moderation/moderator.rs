@@ -212,7 +212,7 @@ impl Moderator {
         self.held.is_some() && self.spares()
     }
 
-    /// Returns true if the mode holds packets only if that slows nothing down and saves CPU time.
+    /// Returns true if the mode holds packets only if that slows nothing down and costs no CPU time.
     fn spares(&self) -> bool {
         matches!(self.mode, Moderation::Adaptive(Goal::Latency { .. }))
     }
@@ -466,8 +466,8 @@ impl Moderator {
     #[must_use]
     pub fn moderated(&self) -> Moderated {
         let (wanted, why) = match self.mode {
-            Moderation::Adaptive(_) if self.spares() && self.holding == Holding::Useless => {
-                (None, Why::Useless)
+            Moderation::Adaptive(_) if self.spares() && self.holding == Holding::Costly => {
+                (None, Why::Costly)
             }
             Moderation::Adaptive(_) => self.adaptive.state(),
             _ if self.is_left_to_device => (self.held, Why::Device),

@@ -91,7 +91,7 @@ impl Queue {
     }
 
     /// Compares the thread's CPU time with holds and without from time to time, and ends holds for a
-    /// while if they save none. Only in waits: a poller of the program's own may have other queues,
+    /// while if they cost any. Only in waits: a poller of the program's own may have other queues,
     /// and an executor other threads.
     fn compare_holds(&mut self, now: Instant) {
         let is_held = self.ops.moderator().holds_for_goal();
