@@ -10,7 +10,7 @@ use linerate_port::{Port, Queue, QueueCounts, Want};
 use linerate_skb::Batch;
 use linerate_tests::idle::{assert_idle, child, role, turn_port};
 use linerate_tests::process::Process;
-use linerate_tests::topology::{Hosts, wait_for_carrier};
+use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
 use linerate_tests::{available, or_skip};
 use tokio::io::Interest;
@@ -156,10 +156,12 @@ fn every_sleeping_mode_is_idle_after_traffic_that_it_held_and_so_is_tokio() {
         .map(|(i, role)| (&**role, child(&hosts.middle, &format!("{role} tap:m{i},up"))))
         .collect();
     for i in 0..programs.len() {
-        wait_for_carrier(&hosts.middle, &format!("m{i}"));
+        let tap = format!("m{i}");
+        until_true("a tap", LONG, || hosts.middle.interfaces().contains(&tap));
+        hosts.middle.ip(&format!("link set dev {tap} up"));
         let sender = hosts.middle.run(|| {
             let builder = Engine::builder().port("gen", "gen:rate=20kpps,count=2000");
-            let builder = builder.port("out", &format!("packet:m{i}"));
+            let builder = builder.port("out", &format!("packet:{tap}"));
             builder.wire("gen", "out").build().unwrap().start().unwrap()
         });
         assert!(sender.wait(LONG).unwrap());
