@@ -17,7 +17,7 @@
 //! Many peers that wait are slowed down by less than half, so that a trial does not see it. A
 //! [`Probe`] at the end of each while does. And a hold behind each burst gathers nothing: at the end
 //! of a trial, of a while and of a burst, a [`Gain`] tells whether packets take less work with holds.
-//! A [`Saving`](super::saving::Saving) of the thread tells whether they take less CPU time. A goal of
+//! A [`Saving`](super::saving::Saving) of the thread tells whether they cost CPU time. A goal of
 //! CPU time is held all the same.
 
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ pub(super) struct Adaptive {
     slowdown: Slowdown,
     /// The longest hold of the time before a probe that showed no difference: it needs no trial.
     accepted: Duration,
-    /// True if that hold was interrupted because the thread compares its CPU time.
+    /// True if that hold ended because the thread compares its CPU time, or found it to cost some.
     resumes: bool,
     /// True if a trial failed since the last successful one.
     failed: bool,
@@ -283,8 +283,8 @@ impl Adaptive {
         found.then_some(self.hold)
     }
 
-    /// Goes on with a probe after a hold with these packets, or ends it; returns the next hold if the last one
-    /// `found` packets.
+    /// Goes on with a probe after a hold with these packets, or ends it; returns the next hold if
+    /// the last one `found` packets.
     fn probed(
         &mut self,
         now: Instant,

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Numbers of wake-ups and of polls do not tell it, because what a wake-up costs depends on the rest
-//! of the machine: while packets of many peers that wait for answers are held, the peers' CPU becomes
-//! idle, and the answers have to wake it up (docs/adr/0014). The queues of a worker share its wake-ups,
-//! so they are compared together.
+//! of the machine: while packets of many peers that wait for answers are held, the peers' CPU
+//! probably becomes idle, and the answers have to wake it up (docs/adr/0014). The queues of a worker
+//! share its wake-ups, so they are compared together.
 
 use std::time::{Duration, Instant};
 
@@ -310,8 +310,8 @@ mod tests {
             }
         }
 
-        /// Runs for so many milliseconds, in which a packet takes so many nanoseconds of CPU time with holds
-        /// and without; returns the share of the time in which packets were held, in per cent.
+        /// Runs for so many milliseconds, in which a packet takes so many nanoseconds of CPU time
+        /// with holds and without; returns the share of the time in which packets were held, in per cent.
         fn run(&mut self, ms: u32, held_ns: u64, free_ns: u64) -> u32 {
             let mut held = 0;
             for _ in 0..10 * ms {
