@@ -188,6 +188,11 @@ impl End {
         hoard.truncate_to(0, &mut self.slots[0].mem);
     }
 
+    /// Takes back the packets that the end's queues have sent.
+    pub fn reap(&mut self) -> usize {
+        self.slots.iter_mut().map(|slot| slot.ops.reap(&mut slot.mem)).sum()
+    }
+
     pub fn arm(&mut self, want: Want) -> bool {
         let silent = self.slots.iter_mut().all(|slot| slot.ops.arm(want));
         self.check_descriptors();

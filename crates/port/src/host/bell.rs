@@ -91,6 +91,16 @@ impl Bell {
         self.alarm(alarm.into_iter().chain(soon).min());
     }
 
+    /// Watches `device` for errors, if it was left alone. What the bell rings for stays as it is.
+    ///
+    /// Cost: a syscall, if it was left alone.
+    pub fn watch_errors(&mut self, device: impl AsFd) {
+        let none = EventFlags::empty();
+        if self.device == Device::LeftAlone && self.set.add(device, DEVICE, none).is_ok() {
+            (self.device, self.interest, self.found) = (Device::Watched, none, 0);
+        }
+    }
+
     /// Records that `device` received or sent packets although no caller waits; after several such
     /// calls the device is no longer watched.
     ///
@@ -233,6 +243,26 @@ mod tests {
         assert!(!rings(&bell));
         bell.watch(&device, Some(Want::Frames), None);
         assert!(rings(&bell));
+    }
+
+    #[test]
+    fn a_bell_that_watches_for_errors_too_rings_as_before() {
+        for busy in [0, BUSY] {
+            let device = EventFd::new().unwrap();
+            let mut bell = Bell::new(&device).unwrap();
+            (0..busy).for_each(|_| bell.busy(&device));
+            bell.watch_errors(&device);
+            let soon = Some(Duration::from_secs(20));
+            assert!(poll_readable(&[bell.as_fd()], soon).unwrap(), "it was never armed");
+            bell.watch(&device, Some(Want::Frames), None);
+            (0..busy).for_each(|_| bell.busy(&device));
+            let later = Instant::now() + Duration::from_millis(5);
+            assert!(bell.hold(&device, later));
+            bell.watch_errors(&device);
+            device.signal();
+            assert!(!rings(&bell), "it is held");
+            assert!(poll_readable(&[bell.as_fd()], soon).unwrap() && Instant::now() >= later);
+        }
     }
 
     #[test]

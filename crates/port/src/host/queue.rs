@@ -133,8 +133,9 @@ impl<D: HostDevice> HostQueue<D> {
         }
         self.check_at = now.checked_add(CHECK_INTERVAL);
         if let Some(watched) = self.device.descriptor() {
-            // The bell does not watch a device that was busy, and would not know of its errors.
-            self.host.bell.watch(watched, None, None);
+            // The bell does not watch a device that was busy, and would not know of its errors. A
+            // caller may sleep until the end of a hold, or wait before it arms.
+            self.host.bell.watch_errors(watched);
         }
         self.device.look(&mut self.host);
         self.device.query(&mut self.host);

@@ -35,18 +35,19 @@ impl WaitSet {
     }
 
     /// Sets the alarm to `at`, or turns it off. Once it rings, it rings until it is set to another
-    /// time.
+    /// time. An alarm that has rung is set anew, because an edge-triggered poller has seen it
+    /// already.
     ///
     /// # Errors
     /// None that a valid descriptor can give.
     ///
-    /// Cost: a syscall if the time changed.
+    /// Cost: a syscall if the time changed, or has passed; a clock read if it is the same.
     pub fn alarm(&mut self, at: Option<Instant>) -> io::Result<()> {
         if std::mem::take(&mut self.is_near) {
             self.pair.iter_mut().for_each(TimerPair::turn_off);
             self.alarm = None;
         }
-        if at != self.alarm {
+        if at != self.alarm || at.is_some_and(|at| at <= Instant::now()) {
             self.timer.set_at(at)?;
             self.alarm = at;
         }
@@ -146,9 +147,23 @@ mod tests {
         assert_eq!({ events[0].data }.u64(), TAG);
         assert!(set.is_due(past), "it says so itself");
         set.alarm(Some(past)).unwrap();
-        assert!(rings(&set), "the same time rings on");
+        let rings_on = poll_readable(&[set.as_fd()], Some(Duration::from_secs(20)));
+        assert!(rings_on.unwrap(), "the same time rings on");
         set.alarm(None).unwrap();
         assert!(!rings(&set) && !set.is_due(past));
+    }
+
+    #[test]
+    fn an_alarm_that_has_rung_wakes_an_edge_triggered_poller_again_when_it_is_set_again() {
+        let (mut set, poller) = (WaitSet::new(TAG).unwrap(), Epoll::new().unwrap());
+        poller.add(&set, 1, EventFlags::IN | EventFlags::ET).unwrap();
+        let past = Some(Instant::now());
+        let (mut events, time) = ([NO_EVENT; 2], Some(Duration::from_secs(20)));
+        for _ in 0..3 {
+            set.alarm(past).unwrap();
+            assert_eq!(poller.wait(&mut events, time), Ok(1));
+            assert_eq!(poller.wait(&mut events, Some(Duration::ZERO)), Ok(0), "seen");
+        }
     }
 
     #[test]
