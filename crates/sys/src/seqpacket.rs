@@ -67,6 +67,12 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<Seqpacket>> {
         Ok(self.0.accept()?.map(|fd| Seqpacket { fd }))
     }
+
+    /// Lets no further peer connect. Those that wait can still be accepted.
+    pub fn shut(&self) {
+        // It fails only for a socket that does not listen.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
 }
 
 impl AsFd for Listener {

@@ -304,6 +304,13 @@ impl Protocol for Listener {
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
+        // Before Linux 6.16 clients that wait may have sent descriptors, which would be closed with
+        // the listener.
+        self.listener.shut();
+        for _ in 0..ACCEPTS_MAX {
+            let Ok(Some(socket)) = self.listener.accept() else { break };
+            turn.close(Channel(socket), (), 0);
+        }
         for guest in std::mem::take(&mut self.guests) {
             guest.channel.shut();
             self.retire_guest(guest, turn);

@@ -282,11 +282,10 @@ impl Reader {
         let why = "the client has no ring to send by";
         let fix = "give the client a queue to send by, which is a ring from it";
         let rings = self.end.attach(|rings| rings.rx.is_some(), why, fix);
-        let has_rx = rings.iter().any(|rings| rings.rx.is_some());
         for Rings { tx, rx } in rings {
-            // A reader does not send. A window keeps the client's memory mapped; without one it is
-            // unmapped with the last of these rings, which can take long.
-            if let Some(tx) = tx.filter(|_| !has_rx) {
+            // A reader does not send. The close of the client's doorbell, and of its memory with the
+            // last of its rings, can take long.
+            if let Some(tx) = tx {
                 self.end.retire(tx);
             }
             let Some(ring) = rx.and_then(|rx| rx.into_mapped()) else { continue };
