@@ -60,12 +60,11 @@ impl Queue {
     /// Returns the queue with its driver wrapped by `wrap`: see [`crate::wrap`].
     ///
     /// Shape:  hot list, packet counters and moderation stay; the descriptor becomes the wrapper's,
-    ///         so wrap a queue before it is polled for. Wrap it before it sends, too: packets that
-    ///         [wait](Queue::waiting) in it are dropped as `stopped`, and the bytes copied for
-    ///         segments and tags begin at 0 again.
+    ///         so wrap a queue before it is polled for. Packets that [wait](Queue::waiting) in it
+    ///         stay, and leave through the wrapper; the bytes copied for segments and tags go on.
     ///
     /// # Errors
-    /// Those of `wrap`; the queue is closed then.
+    /// Those of `wrap`; the queue is closed then, and packets that wait are dropped as `stopped`.
     pub fn wrap(
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,

@@ -102,7 +102,8 @@ pub trait QueueOps: AsFd + Send {
     /// ran drops its queues without this call.
     ///
     /// Shape:  packets that the device has not sent -> dropped, and counted as
-    ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`); packets that it has
+    ///         [`tx_lost`](Counters::tx_lost) (`xdp`, `memif`, `verbs`), or left in flight, if the
+    ///         kernel may still read their frames (`xdp`); packets that it has
     ///         received -> counted as [`rx_missed`](Counters::rx_missed) (`xdp`, `memif`). Other
     ///         drivers lose received packets without counting them.
     /// Cost:   may wait until `until` for the device to send packets and to give up frames; a memif

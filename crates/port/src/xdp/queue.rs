@@ -175,8 +175,8 @@ impl Device {
         error == Some(Errno::NETDOWN)
     }
 
-    /// Waits until the kernel has taken and sent every packet: at most for [`LINGER`], and until
-    /// `until`.
+    /// Waits until the kernel was told of every packet, and has sent them if it copies them: at most
+    /// for [`LINGER`], and until `until`.
     fn linger(&mut self, until: Instant) {
         let until = Instant::now().checked_add(LINGER).map_or(until, |at| at.min(until));
         while let Some(socket) = &mut self.socket {
