@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use linerate_tests::command::{Forward, Report};
+use linerate_tests::command::{Forward, Report, linerate};
 use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::{reaches, transfer};
@@ -92,4 +92,31 @@ fn ping_iperf_and_a_file_pass_through_testpmd() {
     for report in joined.map(Forward::interrupt) {
         assert!(report.port(1, "rx", "bytes") > 20_000_000, "{report:?}");
     }
+}
+
+#[test]
+fn ring_that_ends_the_holds_that_a_user_chose_is_noted_with_the_arithmetic() {
+    let hosts = or_skip!(Hosts::new());
+    let mode = ["--moderation", "fixed:usecs=10000,frames=65536"];
+    let ports = ["memif:@short,role=server", "sink:"];
+    // With --json there are no notes.
+    let mut receiver =
+        hosts.middle.start(Forward::command(&[&ports[..], &mode[..]].concat(), false));
+    let mut command = Command::new(linerate());
+    command.args([
+        "gen",
+        "memif:@short,role=client,size=64",
+        "--rate",
+        "20kpps",
+        "--count",
+        "100000",
+    ]);
+    let _sender = hosts.middle.start(command);
+    until_true("a note", Duration::from_secs(60), || receiver.stderr().contains("note: port"));
+    let said = receiver.stderr();
+    let note = said.lines().find(|line| line.starts_with("note: port")).unwrap();
+    let parts =
+        [": holding ", " us instead of 10000, because ", " fill half of the ring of 64 in "];
+    assert!(parts.iter().all(|part| note.contains(part)), "{note}");
+    assert!(receiver.runs());
 }

@@ -94,20 +94,23 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     false
 }
 
-/// The search for ports whose irqs carry too few packets, while a run goes on.
+/// The search for ports whose irqs carry too few packets, or whose rings end their holds, while a
+/// run goes on.
 #[derive(Debug, Default)]
 pub(super) struct PoorPorts {
     /// The time of the last check, from the start of the run.
     checked: Duration,
     /// The counts of each port at that check.
     before: Vec<QueueCounts>,
-    /// The names of the ports already noted.
+    /// The names of the ports already noted, for few packets and for their rings.
     said: Vec<String>,
+    said_cut: Vec<String>,
 }
 
 impl PoorPorts {
-    /// Returns notes on ports whose irqs carry too few packets, one for each port; `time` is the
-    /// time since the start of the run. Judges the packets and irqs since the last check, because
+    /// Returns notes on ports whose irqs carry too few packets, or whose rings end the holds that a
+    /// mode was told, one of each kind for each port; `time` is the time since the start of the run.
+    /// Judges the packets and irqs since the last check, because
     /// an average of the whole run hides for long that a port's use has become poor.
     pub fn check(&mut self, mut ports: Vec<PortStats>, time: Duration) -> Vec<String> {
         let passed = time.saturating_sub(self.checked);
@@ -130,6 +133,12 @@ impl PoorPorts {
             {
                 notes.push(format!("note: port '{}': {why}\n", port.name));
                 self.said.push(port.name.clone());
+            }
+            if !self.said_cut.contains(&port.name)
+                && let Some(why) = port.queues.iter().find_map(|q| q.moderation.cut_by_ring())
+            {
+                notes.push(format!("note: port '{}': {why}\n", port.name));
+                self.said_cut.push(port.name.clone());
             }
         }
         (self.checked, self.before) = (time, now);

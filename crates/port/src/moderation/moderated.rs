@@ -31,10 +31,25 @@ pub enum Why {
 }
 
 /// The holds of a queue so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Holds {
     pub time_ns: u64,
     pub count: u64,
+    /// Number of holds that the ring's length ended, and the last of them.
+    pub cut_count: u64,
+    pub cut: Cut,
+}
+
+/// A hold that the ring's length ends before the mode does.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Cut {
+    /// The hold that the mode would choose for a ring without end.
+    pub wanted: Duration,
+    /// Packets a nanosecond, by which the ring limits the hold; the next field is true if they are
+    /// not measured, but may come after a quiet time.
+    pub rate: f64,
+    pub is_rate_assumed: bool,
+    pub ring_len: u32,
 }
 
 /// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 %
@@ -58,13 +73,8 @@ pub struct Moderated {
     /// True if the goal is missed by more than an eighth, the difference for which a hold is not
     /// changed.
     pub unmet: bool,
-    /// The hold that the mode would choose for a ring without end.
-    pub(super) wanted: Option<Duration>,
-    /// Packets a nanosecond, by which the ring limits the hold; the next field is true if they are
-    /// not measured, but may come after a quiet time.
-    pub(super) rate: f64,
-    pub(super) is_rate_assumed: bool,
-    pub(super) ring_len: u32,
+    /// The hold that the ring ends, if [`Moderated::is_short_by_ring`].
+    pub(super) cut: Cut,
     /// The longest time for which the device itself gathers packets.
     pub(super) device_hold: Duration,
     /// Usual lateness of the ends of holds.
@@ -87,9 +97,13 @@ impl Moderated {
         self.share = self.share_of_all;
         self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
         self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
-        let Holds { time_ns, count } = self.holds;
+        let Holds { time_ns, count, cut_count, cut } = self.holds;
         if 2 * count > irqs {
             self.hold = time_ns.checked_div(count).map(Duration::from_nanos);
+        }
+        self.is_short_by_ring = 2 * cut_count > count;
+        if self.is_short_by_ring {
+            self.cut = cut;
         }
         self.unmet = self.misses();
         self
@@ -109,16 +123,25 @@ impl Moderated {
         }
     }
 
-    /// Writes the hold that the mode would choose, and the reason why the ring ends it earlier.
-    fn write_ring(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wanted = self.wanted.unwrap_or_default().as_micros();
+    /// Returns a warning, with the arithmetic, that the ring ends the holds of a mode whose time the
+    /// user has chosen, at the measured rate; `None` if it does not now.
+    #[must_use]
+    pub fn cut_by_ring(&self) -> Option<String> {
+        let is_chosen = matches!(self.mode, Moderation::Fixed { .. });
+        let is_cut = is_chosen && self.is_short_by_ring && !self.cut.is_rate_assumed;
+        let hold = self.hold.filter(|_| is_cut)?.as_micros();
+        Some(format!("{}: holding {hold} us{}", self.mode, self.by_ring()))
+    }
+
+    /// Describes the hold that the mode would choose, and the reason why the ring ends it earlier.
+    fn by_ring(&self) -> String {
+        let Cut { wanted, rate, is_rate_assumed, ring_len } = self.cut;
         // Rounded down, as the hold is.
-        let half_us = (f64::from(self.ring_len / 2) / self.rate / 1e3) as u64;
-        let (per_second, len) = (self.rate * 1e9, self.ring_len);
-        let may = if self.is_rate_assumed { "may come after a quiet time and " } else { "" };
-        write!(
-            f,
-            " instead of {wanted}, because {per_second:.0} packets a second {may}fill half of the ring of {len} in {half_us} us"
+        let half_us = (f64::from(ring_len / 2) / rate / 1e3) as u64;
+        let (wanted, per_second) = (wanted.as_micros(), rate * 1e9);
+        let may = if is_rate_assumed { "may come after a quiet time and " } else { "" };
+        format!(
+            " instead of {wanted}, because {per_second:.0} packets a second {may}fill half of the ring of {ring_len} in {half_us} us"
         )
     }
 
@@ -166,7 +189,7 @@ impl fmt::Display for Moderated {
             (Some(hold), ..) => {
                 write!(f, "holding {} us", hold.as_micros())?;
                 if self.is_short_by_ring {
-                    self.write_ring(f)?;
+                    f.write_str(&self.by_ring())?;
                 }
             }
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,

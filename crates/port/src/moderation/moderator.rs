@@ -9,7 +9,7 @@ use super::dim::Dim;
 use super::gain::SoFar;
 use super::gathering::{Gathering, RING_LEN};
 use super::mode::{Goal, Moderation};
-use super::moderated::{Holds, Moderated, Why};
+use super::moderated::{Cut, Holds, Moderated, Why};
 use super::saving::Holding;
 use crate::caps::Gathers;
 
@@ -78,6 +78,8 @@ struct Due {
     hold: Duration,
     /// True if the CPU waits busily for the end.
     spin: bool,
+    /// True if the ring ends it before the mode does.
+    is_cut: bool,
 }
 
 /// CPU time that a queue took by the measured costs, and the time in which it was taken.
@@ -236,6 +238,7 @@ impl Moderator {
         if let Some(due) = self.due.take() {
             self.holds.time_ns -= due.hold.as_nanos() as u64;
             self.holds.count -= 1;
+            self.holds.cut_count -= u64::from(due.is_cut);
             self.adaptive.forget_hold();
         }
     }
@@ -431,15 +434,27 @@ impl Moderator {
         Some(hold)
     }
 
+    /// Returns by what the ring would end a hold of `wanted`.
+    fn cut(&self, wanted: Duration) -> Cut {
+        let (measured, ring_len) = (self.arrivals.rate(), self.device.ring_len());
+        // `close_window` has forgotten the measured rate after a quiet time.
+        let is_rate_assumed = measured <= 0.0;
+        Cut { wanted, rate: measured.max(self.fastest), is_rate_assumed, ring_len }
+    }
+
     /// Begins a hold, no longer than [`Gathering::bound`] allows for the ring.
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         self.held = Some(hold);
-        let rate = self.arrivals.rate().max(self.fastest);
-        let (hold, spin) = self.device.bound(hold, rate);
+        let (cut, wanted) = (self.cut(hold), hold);
+        let (hold, spin) = self.device.bound(wanted, cut.rate);
         self.holds.time_ns += hold.as_nanos() as u64;
         self.holds.count += 1;
+        let is_cut = hold < wanted;
+        if is_cut {
+            (self.holds.cut_count, self.holds.cut) = (self.holds.cut_count + 1, cut);
+        }
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
-        self.due = Some(Due { at: until, hold, spin });
+        self.due = Some(Due { at: until, hold, spin, is_cut });
         Rest::Hold { until, spin }
     }
 
@@ -475,8 +490,8 @@ impl Moderator {
         };
         let wanted = wanted.filter(|_| self.gathers);
         // As `begin` bounds the hold.
-        let rate = self.arrivals.rate().max(self.fastest);
-        let hold = wanted.map(|wanted| self.device.bound(wanted, rate).0);
+        let cut = self.cut(wanted.unwrap_or_default());
+        let hold = wanted.map(|wanted| self.device.bound(wanted, cut.rate).0);
         // A queue that is never idle has no irq, so nothing is learned; a decision does not follow
         // each of its polls.
         let never_slept = self.irqs == 0 && (self.packets > 0 || self.turn.packets > 0);
@@ -489,11 +504,7 @@ impl Moderator {
             waking_percent: self.cost.waking_percent(packets_per_irq),
             is_short_by_ring: hold < wanted,
             unmet: false,
-            wanted,
-            rate,
-            // `close_window` has forgotten the measured rate.
-            is_rate_assumed: self.arrivals.rate() <= 0.0,
-            ring_len: self.device.ring_len(),
+            cut,
             device_hold: self.device.time(),
             late: self.late,
             share: self.recent.share(),

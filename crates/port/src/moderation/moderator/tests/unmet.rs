@@ -90,6 +90,33 @@ fn delay_that_late_timers_force_is_told_beside_the_goal_of_latency() {
 }
 
 #[test]
+fn a_timer_that_is_late_once_by_10_ms_changes_the_hold_for_a_moment_only() {
+    let mut m = Moderator::new("adaptive:latency=250us".parse().unwrap(), true);
+    m.set_ring_len(Some(4096));
+    let (mut now, mut held) = (Instant::now(), Vec::new());
+    // A packet each 10 us; the alarm of one hold rings 10 ms late. Probes have shorter holds, too.
+    for round in 0..400 {
+        m.irq();
+        let late = if round == 100 { us(10_000) } else { us(5) };
+        let Rest::Hold { until, .. } = m.rest(now) else {
+            m.received(10, 600, BUDGET);
+            now += us(100);
+            continue;
+        };
+        held.push((round, until - now));
+        m.received(((until + late - now).as_micros() / 10) as usize, 600, 4096);
+        now = until + late;
+        assert!(m.hold_ended(now));
+    }
+    let of = |range: std::ops::Range<u32>| {
+        let holds = held.iter().filter(move |(round, _)| range.contains(round));
+        holds.map(|(_, hold)| *hold).max().unwrap()
+    };
+    assert!(m.moderated().late <= us(10), "{:?}", m.moderated().late);
+    assert!(of(101..400) >= of(80..100).mul_f64(0.75), "{held:?}");
+}
+
+#[test]
 fn time_of_a_fixed_hold_beyond_the_ring_is_told_with_the_arithmetic() {
     let line = stream("fixed:usecs=1000,frames=65536", 128, Cost::default(), us(2), us(1));
     told_with_the_arithmetic(&line, 1000.0);
@@ -189,4 +216,34 @@ fn share_of_a_whole_run_is_told_instead_of_the_recent_one() {
     let line = m.moderated().over(seen.packets, seen.irqs).to_string();
     assert!((2.5..2.8).contains(&number(&line, "us; takes ")), "{line}");
     assert!((2.4..2.6).contains(&number(&line, "of a CPU, ")), "{line}");
+}
+
+#[test]
+fn ring_that_ended_most_holds_of_a_run_is_told_after_a_quiet_end() {
+    let mut m = Moderator::new("fixed:usecs=1000,frames=65536".parse().unwrap(), true);
+    m.set_ring_len(Some(128));
+    let seen = simulate(&mut m, every(us(2), SECOND / 2), SECOND, us(1));
+    let moderated = m.moderated();
+    assert!(!moderated.is_short_by_ring, "the end is quiet: {moderated}");
+    let line = moderated.over(seen.packets, seen.irqs).to_string();
+    assert!(
+        line.contains(" instead of 1000, because ") && line.contains("the ring of 128"),
+        "{line}"
+    );
+    assert_eq!(moderated.cut_by_ring(), None, "not now");
+}
+
+#[test]
+fn ring_that_ends_a_fixed_hold_is_a_warning_with_the_arithmetic() {
+    let reading = |mode: &str| {
+        let mut m = Moderator::new(mode.parse().unwrap(), true);
+        m.set_ring_len(Some(128));
+        simulate(&mut m, every(us(2), SECOND), SECOND, us(1));
+        m.moderated().cut_by_ring()
+    };
+    let told = reading("fixed:usecs=1000,frames=65536").unwrap();
+    assert!(told.starts_with("fixed:usecs=1000,frames=65536: holding "), "{told}");
+    told_with_the_arithmetic(&told, 1000.0);
+    // The mode chooses its own holds.
+    assert_eq!(reading("adaptive:latency=1ms"), None);
 }
