@@ -208,7 +208,7 @@ impl Napi {
     /// when to do it again, if the device still has some, is down or is an interface. Such a queue
     /// is not armed, but its device may have to be called once more: the kernel refused the last
     /// doorbell, say, the device is stuck, or the interface goes down. The interval grows while
-    /// nothing is sent, and no new packets come.
+    /// nothing is sent, and no new packets come to the device.
     ///
     /// Cost: a look at the device after new packets, and after each interval.
     pub fn reap_unpolled(
@@ -281,6 +281,10 @@ impl Napi {
     /// Sends waiting packets that are due; returns true if any was sent.
     pub fn xmit(&mut self, now: Instant, mem: &mut Local) -> bool {
         let moved = self.egress.xmit(&mut self.ops, now, mem);
+        if moved && self.sends.is_some() && self.has_qdisc() {
+            // These packets came to the device now, and not when they were given to the queue.
+            self.sends = None;
+        }
         let waits = self.waiting();
         if waits != self.tallied {
             self.tally.set(waits);

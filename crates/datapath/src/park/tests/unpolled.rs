@@ -204,6 +204,37 @@ fn new_packets_make_the_interval_of_such_calls_short_again() {
 }
 
 #[test]
+fn packets_that_a_discipline_releases_make_the_interval_short_again() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut mem, mut now) = (pool.local(), Instant::now());
+    let (fd, unsent) = (EventFd::new().unwrap(), Batch::with_capacity(16));
+    let refused = Refused { fd, unsent, refusals: 100, is_down: Arc::default() };
+    // The second packet leaves ten seconds after the first.
+    let tbf = Tbf::new(800, 1000, Fifo::new(Limit::packets(9)));
+    let egress = Egress::new(64, Some(Box::new(tbf)));
+    let tally = pool.tally("backlog");
+    let mut napi = Napi::new(Box::new(refused), Direction::Sink, Napi::id(0), egress, tally);
+    let mut batch = Batch::with_capacity(2);
+    for _ in 0..2 {
+        assert!(batch.push(mem.alloc_copy(&[0; 1000]).unwrap()).is_ok());
+    }
+    napi.enqueue(&mut batch, 2, now, &mut mem);
+    let second = now + Duration::from_secs(10);
+    let soon = Duration::from_millis(1);
+    assert!(napi.xmit(now, &mut mem));
+    let mut wait = Duration::ZERO;
+    while now < second {
+        assert!(!napi.xmit(now, &mut mem), "it waits for tokens");
+        let at = napi.reap_unpolled(false, now, &mut mem).unwrap();
+        (wait, now) = (at - now, at.min(second));
+    }
+    assert_eq!(wait, Duration::from_secs(1));
+    assert!(napi.xmit(now, &mut mem));
+    assert_eq!(napi.reap_unpolled(false, now, &mut mem), Some(now + soon));
+    napi.purge(&mut mem);
+}
+
+#[test]
 fn an_output_that_is_down_is_called_until_it_is_up_also_without_packets_in_its_device() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let is_down = Arc::new(AtomicBool::new(true));
