@@ -6,7 +6,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::account::Account;
 use super::time::Clock;
-use super::{Limit, Qdisc, QdiscCounts, first_with};
+use super::{Limit, Qdisc, QdiscCounts, first_with, least_bytes};
 
 /// A queue that drops arriving packets when it is full: the kernel's pfifo and bfifo.
 ///
@@ -101,9 +101,9 @@ impl Qdisc for Fifo {
         if self.packets.is_empty() { None } else { self.clock.last() }
     }
 
-    fn is_full_for(&self, _: &Skb) -> bool {
+    fn is_full_for(&self, skb: &Skb) -> bool {
         let room = self.room();
-        room.packets == 0 || room.bytes == 0
+        room.packets == 0 || room.bytes < least_bytes(skb)
     }
 
     fn counts(&self) -> QdiscCounts {

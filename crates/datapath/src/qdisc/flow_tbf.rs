@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use linerate_port::segment;
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::cut::Cuts;
 use super::flow::Key;
@@ -38,8 +38,9 @@ const FLOWS_MAX: usize = 1 << 20;
 /// free, and the next packets of its flow wait until the rate has paid for it.
 ///
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the
-/// next eight flows and evicts the first that was not used since it last looked; if all were used,
-/// the first of the eight. So a flood of flows with one packet each evicts mostly flows of the
+/// next eight of these and evicts the first that was not used since it last looked; if all were
+/// used, the first of the eight. If as many packets wait as there are flows, it looks at eight flows
+/// only, with packets or without. So a flood of flows with one packet each evicts mostly flows of the
 /// flood; a superframe that is cut counts as several packets. A flow whose rate has not paid yet
 /// for a whole superframe is evicted only if each of the eight is such a flow or has waiting
 /// packets. An evicted flow that sends again begins with a full burst.
@@ -74,7 +75,8 @@ impl FlowTbf {
 
     /// Sets the limit for all flows together, by default 1024 packets, and the most packets of one
     /// flow, by default 64. A flow alone holds at most half of the limit for all, because other
-    /// flows need room.
+    /// flows need room. While packets wait, the limit of packets does not grow, and neither limit
+    /// falls below what waits.
     #[must_use]
     pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
         self.flows.set_limits(all, flow_packets);
@@ -125,6 +127,10 @@ impl Qdisc for FlowTbf {
 
     fn deadline(&self) -> Option<Instant> {
         self.flows.deadline()
+    }
+
+    fn is_full_for(&self, skb: &Skb) -> bool {
+        self.flows.is_full(skb)
     }
 
     fn counts(&self) -> QdiscCounts {

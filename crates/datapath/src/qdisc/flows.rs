@@ -14,11 +14,11 @@ use super::table::Table;
 use super::tbf::{Bucket, Rate};
 use super::time::Clock;
 use super::wheel::Wheel;
-use super::{Limit, QdiscCounts};
+use super::{Limit, QdiscCounts, least_bytes};
 
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 32;
-/// Number of flows that are examined to choose one to evict.
+/// Number of flows without packets that are examined to choose one to evict.
 const LOOKED_AT: usize = 8;
 /// Default for the packets that all flows together may hold.
 const PACKETS: usize = 1024;
@@ -88,11 +88,18 @@ impl Flows {
         }
     }
 
-    /// Sets the limit for all flows together and the most packets of one flow.
+    /// Sets the limit for all flows together and the most packets of one flow. While packets wait,
+    /// the limit of packets does not grow, and no limit falls below what waits.
     pub fn set_limits(&mut self, all: Limit, flow_packets: u32) {
-        self.limit = all.bounded();
-        self.shelf = Shelf::new(self.limit.packets);
+        let (all, held) = (all.bounded(), self.account.held());
         self.flow_packets = flow_packets.max(1);
+        if held.packets == 0 {
+            self.limit = all;
+            self.shelf = Shelf::new(all.packets);
+        } else {
+            let packets = all.packets.min(self.limit.packets).max(held.packets);
+            self.limit = Limit { packets, bytes: all.bytes.max(held.bytes) };
+        }
     }
 
     /// Sets the time for the next calls.
@@ -149,12 +156,23 @@ impl Flows {
 
     /// Returns the index of the flow to evict: among the next flows without packets, the first
     /// unused one, else the first.
+    ///
+    /// Cost: if fewer packets wait than there are flows, so that some flow has none, the search
+    ///       passes over flows with packets; once in a round over all flows it meets each of them.
     fn next_idle(&mut self) -> Option<usize> {
         let (mut first, mut in_debt) = (None, None);
-        for _ in 0..LOOKED_AT.min(self.flows.len()) {
+        let waiting = self.account.held().packets;
+        let mut passes = if waiting < self.flows.len() { waiting } else { 0 };
+        let mut left = LOOKED_AT.min(self.flows.len());
+        while left > 0 {
             let i = self.hand;
             self.hand = if i + 1 < self.flows.len() { i + 1 } else { 0 };
             let flow = &mut self.flows[i];
+            if flow.waits && passes > 0 {
+                passes -= 1;
+                continue;
+            }
+            left -= 1;
             if flow.waits {
                 continue;
             }
@@ -191,7 +209,7 @@ impl Flows {
     /// packets, can hold no further one.
     pub fn is_full(&self, skb: &Skb) -> bool {
         let (limit, held) = (self.limit, self.account.held());
-        if held.packets >= limit.packets || held.bytes >= limit.bytes {
+        if held.packets >= limit.packets || limit.bytes - held.bytes < least_bytes(skb) {
             return true;
         }
         let flow = self.flows.get(self.find(self.seed.flow(self.key, skb)) as usize);

@@ -61,7 +61,7 @@ pub struct FqCodelConfig {
     /// CoDel's target: the delay that is always acceptable.
     pub target: Duration,
     /// CoDel's interval: the time for which the delay may exceed the target before a packet is
-    /// dropped; at most 4 s.
+    /// dropped; at most 4.29 s, and longer than the target, or nothing is ever dropped by it.
     pub interval: Duration,
     /// True if packets with ECN are marked instead of dropped.
     pub ecn: bool,

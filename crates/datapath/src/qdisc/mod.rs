@@ -158,6 +158,13 @@ impl Limit {
     }
 }
 
+/// Returns the least room in bytes with which a packet is not dropped whole: that of the packet, or
+/// of a segment, which is longer than its payload.
+fn least_bytes(skb: &Skb) -> u64 {
+    let offload = skb.offload();
+    if offload.is_gso() { u64::from(offload.gso_size) + 1 } else { skb.len() as u64 }
+}
+
 /// Returns the number and bytes of the shortest part of the first `n` packets of `batch` that
 /// reaches `bytes`; of all `n` if they have fewer bytes.
 pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {

@@ -351,6 +351,10 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         self.clock.instant(due_ns + full_ns.saturating_sub(due_ns) / 2)
     }
 
+    fn is_full_for(&self, skb: &Skb) -> bool {
+        self.inner.is_full_for(skb)
+    }
+
     fn counts(&self) -> QdiscCounts {
         let mut counts = self.inner.counts();
         counts.enqueued += self.too_long;

@@ -364,6 +364,30 @@ fn superframe_in_front_of_a_full_discipline_is_not_cut() {
 }
 
 #[test]
+fn superframe_in_front_of_a_discipline_with_less_room_than_a_segment_is_not_cut() {
+    // Three segments of 1054 bytes fit, and then 38 bytes.
+    let limit = Limit::packets(99).and_bytes(3200);
+    let of_flows = FlowTbf::new(Key::SrcIp, 1_000_000_000, 9000, 9).limits(limit, 99);
+    let full: [Box<dyn Qdisc>; 4] = [
+        Box::new(Tbf::new(8_000_000, 2000, Fifo::new(limit))),
+        Box::new(Tbf::new(8_000_000, 2000, PfifoFast::new(limit))),
+        Box::new(Tbf::new(8_000_000, 2000, of_flows)),
+        Box::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(limit, 99)),
+    ];
+    for (i, qdisc) in full.into_iter().enumerate() {
+        let mut bench = Bench::new(qdisc);
+        put_superframe(&mut bench, 1, 4500, 1000);
+        let cut = bench.qdisc.counts();
+        // By flows, one flow leaves room for others.
+        let held = if i < 2 { 3 } else { cut.queued.packets };
+        assert_eq!((cut.enqueued.packets, cut.queued.packets), (5, held), "{i}");
+        put_superframe(&mut bench, 1, 4500, 1000);
+        bench.check();
+        assert_eq!(bench.qdisc.counts().enqueued.packets, 5 + 1, "{i}: it is not cut");
+    }
+}
+
+#[test]
 fn superframe_of_a_flow_that_is_full_is_dropped_uncut() {
     let qdisc = FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 9).limits(Limit::packets(99), 3);
     let mut bench = Bench::new(qdisc);
