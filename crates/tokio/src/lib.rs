@@ -82,7 +82,8 @@ impl AsyncPort {
     }
 
     /// Waits until `want` occurs, as [`AsyncPort::readable`] waits for packets; a wait for room
-    /// never returns false.
+    /// never returns false. A device that is down has room at once, because it drops what it is
+    /// given: wait for room only with packets to send.
     ///
     /// # Errors
     /// As [`AsyncPort::readable`].
@@ -98,6 +99,12 @@ impl AsyncPort {
         }
         // Read the health before arming: `arm` then reports packets that came before the end.
         let health = self.port.health();
+        let want = match &health {
+            // Such a device has room, and packets that came before.
+            Health::Failed(error) if want == Want::Room => return Err(error.clone()),
+            Health::Failed(_) => Want::Frames,
+            _ => want,
+        };
         if !self.port.arm(want) {
             return Ok(true);
         }

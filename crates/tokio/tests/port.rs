@@ -203,6 +203,10 @@ async fn a_device_that_has_failed_ends_the_sending() {
     };
     let e = tokio::time::timeout(SOON, waited).await.expect("the failure wakes").unwrap_err();
     assert!(e.why.contains("Broken pipe"), "{e}");
+    for want in [Want::Room, Want::Both] {
+        let e = tokio::time::timeout(SOON, port.ready_for(want)).await.expect("it does not wait");
+        assert!(e.unwrap_err().why.contains("Broken pipe"), "{want:?}");
+    }
 }
 
 #[tokio::test]
