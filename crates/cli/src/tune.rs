@@ -166,7 +166,9 @@ impl Tune {
     /// Parses a port, optionally with a queue, and pairs of a name and a value.
     fn change(&self, words: &[String], letter: char, capital: char) -> Result<Change, Failure> {
         let (place, pairs) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
-        let queue = place.rsplit_once('/').and_then(|(port, n)| Some((port, n.parse().ok()?)));
+        // Other forms of a number, as 01, belong to the port's name.
+        let number = |n: &str| n.parse::<usize>().ok().filter(|queue| queue.to_string() == n);
+        let queue = place.rsplit_once('/').and_then(|(port, n)| Some((port, number(n)?)));
         let (port, queue) = queue.map_or((place, None), |(port, queue)| (port, Some(queue)));
         let mut settings = std::collections::BTreeMap::new();
         for pair in pairs.chunks(2) {
