@@ -35,10 +35,16 @@ fn is_least(effect: &Effect) -> bool {
 /// Returns true if a change exceeds the difference between identical runs. If that difference is
 /// not noise around zero, either of the two identical sides may be the outlier: then the change
 /// must exceed the difference measured from each of them.
+///
+/// Differences are compared as logarithms: a change and its undoing are equally far from none.
 fn is_beyond_control(effect: &Effect) -> bool {
-    let floor = effect.aa_half_width_pct.unwrap_or(SAME_PCT);
+    let log = |pct: f64| (1.0 + pct / 100.0).ln().abs();
+    let floor = match effect.aa_pct {
+        Some((_, low, high)) => log(low).max(log(high)),
+        None => log(effect.aa_half_width_pct.unwrap_or(SAME_PCT)),
+    };
     let beyond = |change_pct: f64| {
-        change_pct.abs() > floor && (change_pct > 0.0) == (effect.change_pct > 0.0)
+        log(change_pct) > floor && (change_pct > 0.0) == (effect.change_pct > 0.0)
     };
     beyond(effect.change_pct)
         && (!control_is_off(effect) || beyond(from_control(effect, effect.change_pct)))
@@ -169,6 +175,21 @@ mod tests {
         // The verdict is not `same` if identical code differs by more than the margin.
         assert_eq!(beside((-0.5, 0.5), (2.0, 1.0, 3.0)), Verdict::Unclear);
         assert_eq!(beside((-0.5, 0.5), (0.8, 0.5, 1.1)), Verdict::Same, "within its allowance");
+    }
+
+    #[test]
+    fn a_change_and_its_undoing_are_equally_far_beyond_the_noise() {
+        let beside = |ci95_pct, aa: (f64, f64, f64)| {
+            let mut one = effect(ci95_pct, aa.1.abs().max(aa.2.abs()), 0.001);
+            one.aa_pct = Some(aa);
+            judge(&one)
+        };
+        // Identical code differed by a factor of 0.7, which is 43 % the other way.
+        assert_eq!(beside((31.0, 39.0), (-10.0, -30.0, 5.0)), Verdict::Unclear);
+        assert_eq!(beside((44.0, 52.0), (-10.0, -30.0, 5.0)), Verdict::Worse);
+        // A quarter is further away than the double.
+        assert_eq!(beside((-78.0, -72.0), (10.0, -50.0, 110.0)), Verdict::Better);
+        assert_eq!(beside((-52.0, -48.0), (10.0, -50.0, 110.0)), Verdict::Unclear);
     }
 
     #[test]

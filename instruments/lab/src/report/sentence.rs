@@ -252,6 +252,7 @@ fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
     let told = |of: Cells<'_>| {
         let every = of.met.len() + of.not_met.len();
         let (range, source) = of.expected;
+        let open = if of.open > 0 { format!("; open in {}", n(of.open)) } else { String::new() };
         Expectation {
             what: format!("{}: expected {range} %", metric.label),
             outcome: match (of.met.len(), cells(&of.not_met, view.cells.len())) {
@@ -262,9 +263,9 @@ fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
                 (_, _) if of.not_met.is_empty() && every > 1 => format!("met in all {}", n(every)),
                 (_, _) if of.not_met.is_empty() => "met".into(),
                 (0, at) if every == 1 && at.is_empty() => "NOT met, which is a result".into(),
-                (0, at) => format!("NOT met, which is a result, at {at}"),
+                (0, at) => format!("NOT met, which is a result, at {at}{open}"),
                 (met, at) => format!(
-                    "NOT met, which is a result, at {at}; met in {} of {}",
+                    "NOT met, which is a result, at {at}; met in {} of {}{open}",
                     n(met),
                     n(every)
                 ),

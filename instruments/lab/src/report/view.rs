@@ -151,13 +151,9 @@ impl Side {
     }
 
     /// Returns the windows of the pairs whose rates count if the clock is the wall's, else whose
-    /// costs count.
+    /// costs count: those of the effects.
     pub fn windows(self, cell: &CellRecord, clock: Clock) -> impl Iterator<Item = &Window> {
-        let counts = move |pair: &&PairRecord| match clock {
-            Clock::Wall => pair.accepted,
-            Clock::Cost | Clock::Count => pair.cost_accepted,
-        };
-        cell.pairs.iter().filter(counts).map(move |pair| self.of(pair))
+        admitted(clock, &cell.pairs).into_iter().map(move |pair| self.of(pair))
     }
 
     /// Returns the sum of a figure; `None` if a window lacks it, or no window counts.

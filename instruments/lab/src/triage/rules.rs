@@ -157,7 +157,10 @@ fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
     // Require four times the noise of an independent count, because losses come in groups.
     let more = with - without;
     let noise = 4.0 * (n.sqrt() * with / n.max(1.0)).hypot(m.sqrt() * without / m.max(1.0));
-    let named: f64 = verdict.causes.iter().map(|finding| finding.per_million).sum();
+    // A loss that is the same without batches explains no segment more.
+    let added =
+        |found: &Finding| (found.per_million - found.without_per_million.unwrap_or(0.0)).max(0.0);
+    let named: f64 = verdict.causes.iter().map(added).sum();
     if n < EVENTS_MIN || more < PER_MILLION_MIN.max(noise) || named >= EXPLAINED * more {
         return;
     }
@@ -276,6 +279,11 @@ mod tests {
         assert_eq!(told.causes.len(), 1);
         let words = "the faults above explain 400 at most. Of 50000";
         assert!(told.untold[0].contains(words), "{told:?}");
+        // Nor does one that is there without batches, too.
+        let with = [("tcp_retrans_segs", 25_000.0), ("inlet_lost", 5000.0)];
+        let without = [("tcp_retrans_segs", 20_000.0), ("inlet_lost", 5000.0)];
+        let told = judge(&[seen(true, Cap::Batch, &with), seen(true, Cap::One, &without)]);
+        assert!(told.untold[0].contains("the faults above explain 0 at most"), "{told:?}");
         let same = judge(&[again(Cap::Batch, 20_100.0), again(Cap::One, 20_000.0)]);
         assert_eq!((same.causes.len(), same.untold.len()), (0, 0), "{same:?}");
     }

@@ -124,11 +124,11 @@ fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
         table.row(row(&group.name, a, b).into_iter().chain(calls).collect());
     }
     table.rows.push(linerate_show::table::Row::Rule);
-    let averages = |side: usize| mean_of_averages(groups, side);
+    let averages = |side: Side| mean_of_averages(cell, side);
     table.row(row(
         "a packet, mean of the workers' averages, as in the post",
-        averages(0),
-        averages(1),
+        averages(Side::A),
+        averages(Side::B),
     ));
     let weighted = |side: Side| {
         let ticks = side.sum(cell, "alloc_ticks")? + side.sum(cell, "free_ticks")?;
@@ -147,16 +147,18 @@ fn row(name: &str, a: Option<f64>, b: Option<f64>) -> Vec<Cell> {
 
 /// Returns the cost of allocating and of freeing, each the mean of the workers' averages; `None`
 /// unless every worker that called was timed.
-fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
-    let of = |kind: &str| {
-        let same = groups.iter().filter(|group| group.name.starts_with(kind));
-        let averages: Vec<f64> = same
-            .filter_map(|group| group.sides.get(side).copied().flatten())
-            .map(|(ticks, calls)| ticks / calls)
-            .collect();
+fn mean_of_averages(cell: &CellRecord, side: Side) -> Option<f64> {
+    let of = |ticks: &str, calls: &str| {
+        let mut averages = Vec::new();
+        for worker in workers(cell) {
+            let calls = side.sum(cell, &format!("{calls}_w{worker}")).filter(|n| *n > 0.0);
+            if let Some(calls) = calls {
+                averages.push(side.sum(cell, &format!("{ticks}_w{worker}"))? / calls);
+            }
+        }
         linerate_seeds::stats::mean(&averages)
     };
-    Some(of("allocate")? + of("free")?)
+    Some(of("alloc_ticks", "allocs")? + of("free_ticks", "frees")?)
 }
 
 fn whole(n: f64) -> String {
