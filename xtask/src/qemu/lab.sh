@@ -1,10 +1,10 @@
-# An experiment of the lab, both hosts and the engine on the guest's one CPU: `id`, with cells as in `only`, windows of `window` ms,
-# and as many `pairs` in each cell. Prints the report, and the document of the run.
+# An experiment of the lab, on the guest's one CPU or on `cpu`: `id`, with cells as in `only`, windows of `window` ms, and as many
+# `pairs` in each cell. `more` edits the experiment. Prints the report, and the document of the run.
 linerate-lab lab show "$id" --toml >experiment.toml
-sed -i -e 's/^cpus = .*/cpus = "one"/' -e "s/^window = .*/window = \"${window}ms\"/" -e "s/^looks = .*/looks = [$pairs]/" experiment.toml
+sed -i -e 's/^cpus = .*/cpus = "one"/' -e "s/^window = .*/window = \"${window}ms\"/" -e "s/^looks = .*/looks = [$pairs]/" ${more:+-e "$more"} experiment.toml
 [ "$only" = all ] && only= || only="--only $only"
 {
-    linerate-lab lab run experiment.toml --cpu 0 $only 2>&1
+    linerate-lab lab run experiment.toml --cpu "${cpu:-0}" $only 2>&1
     echo $? >status
 } | sed 's/^/guest: text /'
 status=$(cat status)

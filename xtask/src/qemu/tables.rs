@@ -50,6 +50,9 @@ const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 /// QEMU's options for virtual time: each instruction takes 1 ns.
 const BY_FAST_INSTRUCTIONS: &[&str] = &["-icount", "shift=0,sleep=off"];
 
+/// The same with two CPUs, which QEMU runs in turn.
+const TWO_BY_FAST_INSTRUCTIONS: &[&str] = &["-icount", "shift=0,sleep=off", "-smp", "2"];
+
 /// Packages of this tree, each with the program of it that every guest has.
 const BUILT: [(&str, &str); 4] = [
     ("linerate-lines", "lines-load"),
@@ -59,7 +62,7 @@ const BUILT: [(&str, &str); 4] = [
 ];
 
 /// All kinds of guests. The driver of an 82540, QEMU's e1000, sets no interrupt moderation.
-pub const SUBJECTS: [Subject; 7] = [
+pub const SUBJECTS: [Subject; 8] = [
     Subject {
         name: "irqs",
         title: "Packets an interrupt, of datagrams in frames of 1514 bytes, so many a second of the guest's time",
@@ -142,6 +145,30 @@ pub const SUBJECTS: [Subject; 7] = [
         cards: &[],
         machine: BY_FAST_INSTRUCTIONS,
         programs: &[],
+        tests: "",
+    },
+    Subject {
+        name: "device",
+        title: "Post 000's path behind e1000, by the lab; two CPUs that QEMU runs in turn, an instruction takes 1 ns",
+        settings: &[
+            ("id", "fabric-device"),
+            ("only", "list=post"),
+            ("window", "300"),
+            ("pairs", "7"),
+        ],
+        init: concat!(include_str!("table.sh"), include_str!("device.sh"), include_str!("lab.sh")),
+        kernels: NEWEST,
+        modules: &["e1000", "af_packet_diag", "xsk_diag"],
+        cards: &[
+            ("e1000", 0),
+            ("e1000", 0),
+            ("e1000", 1),
+            ("e1000", 1),
+            ("e1000", 2),
+            ("e1000", 2),
+        ],
+        machine: TWO_BY_FAST_INSTRUCTIONS,
+        programs: &["ethtool"],
         tests: "",
     },
     Subject {

@@ -38,13 +38,16 @@ const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gi
      of its arena back to the kernel and takes it again for the next one; that is in the cost, and may be \
      most of it";
 
-/// The notes for a side with a device.
-const OF_A_DEVICE: [&str; 2] = [
-    "a veth pair has no wire and no interrupt: the kernel copies each packet into AF_XDP's frame on the \
-     sender's CPU, and that is in no cost here",
-    "the device writes into frames on either side; general: each packet is then copied into a block of the \
-     allocator's, as by a driver that copies out of its ring",
-];
+/// The note for a side with a device.
+const OF_A_DEVICE: &str = "the device writes into frames on either side; general: each packet is then copied into a block of the \
+     allocator's, as by a driver that copies out of its ring";
+
+/// The note for a side whose device is a veth pair.
+const OF_VETH: &str = "a veth pair has no wire and no interrupt: the kernel copies each packet into AF_XDP's frame on the \
+     sender's CPU, and that is in no cost here";
+
+/// The note for a side whose device is a card.
+const OF_CARDS: &str = "cards: what the kernel does for an interrupt of a card is in the cost if it interrupts the measured thread";
 
 /// The note for a side whose adapter holds its interrupt.
 const OF_AN_IRQ: &str =
@@ -211,8 +214,9 @@ impl Bench for EngineBench {
         if threads == 2 {
             notes.push("two threads: the cost has the way between their CPUs in it".to_owned());
         }
-        if link.is_some() {
-            notes.extend(OF_A_DEVICE.map(str::to_owned));
+        if let Some(link) = &link {
+            notes.push(if link.is_veth() { OF_VETH } else { OF_CARDS }.to_owned());
+            notes.push(OF_A_DEVICE.to_owned());
         }
         if irq.is_some() {
             notes.push(OF_AN_IRQ.to_owned());

@@ -133,7 +133,15 @@ knobs! {
     "hold_usecs" hold_usecs: Option<u32> = count_if_set(1, 10_000), "no hold", "MODEL: microseconds after an interrupt for which an adapter holds the next (adapter, ring with threads = 2).";
     "hold_frames" hold_frames: u32 = count(1, 65_536), "32", "MODEL: waiting packets that end that hold early.";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "napi", "When a device is polled again (device).";
+    "cards" cards: Vec<Cards> = other("a list of \"SENDER,RECEIVER\"", cards(&told)?), "a veth pair", "Pairs of network interfaces that a cable joins, by which a device's packets come; three pairs, because two sides and the control are open at once.";
     "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
+}
+
+/// Two interfaces that a cable joins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cards {
+    pub sender: String,
+    pub receiver: String,
 }
 
 impl Config {
@@ -213,6 +221,9 @@ impl Config {
             path if path != Kind::Device && settings.get("moderation").is_some() => {
                 refuse("moderation", "moderation is for path = \"device\"".into())
             }
+            path if path != Kind::Device && !self.cards.is_empty() => {
+                refuse("cards", "cards is for path = \"device\"".into())
+            }
             Kind::Fabric if self.threads != 1 => {
                 let why = "path = \"fabric\" has one worker, and a process beyond it";
                 refuse("threads", why.into())
@@ -253,6 +264,17 @@ fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Re
         return Ok(Some(pps));
     }
     Err(wrong(*line, format!("{name} = {value} is not from 1pps to 1Gpps")))
+}
+
+fn cards(told: &Reading<'_>) -> Result<Vec<Cards>> {
+    let line = told.said("cards").map_or(0, |setting| setting.line);
+    let pair = |text: String| match text.split_once(',') {
+        Some((sender, receiver)) if sender != receiver => {
+            Ok(Cards { sender: sender.trim().into(), receiver: receiver.trim().into() })
+        }
+        _ => Err(wrong(line, format!("cards: {text:?} is not \"SENDER,RECEIVER\""))),
+    };
+    told.texts("cards")?.unwrap_or_default().into_iter().map(pair).collect()
 }
 
 fn size(told: &Reading<'_>) -> Result<Size> {

@@ -1,5 +1,5 @@
-//! A kernel device before the fabric: a thread sends into a veth pair, and AF_XDP receives at its
-//! other end.
+//! A kernel device before the fabric: a thread sends into a veth pair or a card, and AF_XDP
+//! receives at the other end.
 //!
 //! ```text
 //!  outside, on its own CPU                inside, on the measured CPU
@@ -7,12 +7,14 @@
 //!                                            none posted, or none taken: missed, by cause
 //! ```
 //!
-//! Both are namespaces without a name. The device writes into frames whatever the side: with
-//! general buffers a stage then moves each packet into a block of the allocator's, as a driver does
-//! that copies out of its ring.
+//! The ends of a veth pair are in namespaces without a name, cards stay where they are. The device
+//! writes into frames whatever the side: with general buffers a stage then moves each packet into a
+//! block of the allocator's, as a driver does that copies out of its ring.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use linerate_datapath::{Engine, EngineBuilder, Stage, Stats, Turn, Worker};
@@ -20,7 +22,7 @@ use linerate_skb::{Batch, Data, Local, Pool};
 use linerate_sys::netns::Netns;
 
 use super::beyond::Beyond;
-use super::config::{Config, Size};
+use super::config::{Cards, Config, Size};
 use super::path::{Gauge, MEET, apart, tuned};
 use super::turning::{Beat, Done, Receiving, Turning};
 use crate::scenario::crew::{Crew, Duty};
@@ -31,21 +33,38 @@ use crate::{Code, Error, Result};
 /// Frames of the pool for the sending end of the veth pair.
 const OUTSIDE_FRAMES: u32 = 2048;
 
-/// A veth pair between two namespaces, removed with this value, and the thread that keeps the other
-/// process alive.
+/// The pairs of cards that links of this process use.
+static USED: Mutex<Vec<Cards>> = Mutex::new(Vec::new());
+
+/// A veth pair between two namespaces, removed with this value, or a pair of cards; and the thread
+/// that keeps the other process alive.
 pub(super) struct Link {
-    outside: Netns,
-    inside: Netns,
+    cards: Cards,
+    /// The namespaces of a veth pair: the sender's and the receiver's.
+    apart: Option<[Netns; 2]>,
     /// A sender that keeps the thread alive; dropping it ends the thread.
     _keeps: Option<Sender<()>>,
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.apart.is_none() {
+            let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+            used.retain(|cards| *cards != self.cards);
+        }
+    }
+}
+
 impl Link {
-    /// Makes the namespaces and the pair.
+    /// Makes a veth pair and its namespaces, or takes the first of `cards` that no other link uses.
     ///
     /// # Errors
-    /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
-    pub fn new() -> Result<Link> {
+    /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth, `E-BUSY` if all
+    /// cards are used.
+    pub fn new(cards: &[Cards]) -> Result<Link> {
+        if !cards.is_empty() {
+            return Link::of_cards(cards);
+        }
         let (outside, inside) = (Netns::new()?, Netns::new()?);
         outside.quiet()?;
         inside.quiet()?;
@@ -55,7 +74,34 @@ impl Link {
         inside.ip("link set dev w1 up")?;
         wait_for_carrier(&outside, "w0")?;
         wait_for_carrier(&inside, "w1")?;
-        Ok(Link { outside, inside, _keeps: None })
+        let cards = Cards { sender: "w0".into(), receiver: "w1".into() };
+        Ok(Link { cards, apart: Some([outside, inside]), _keeps: None })
+    }
+
+    fn of_cards(all: &[Cards]) -> Result<Link> {
+        let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cards) = all.iter().find(|cards| !used.contains(cards)) else {
+            let why = format!(
+                "all {} pairs of cards are used: a side, the other side and the control need one each",
+                all.len()
+            );
+            return Err(Error::new(Code::Busy, "cannot open cards", why));
+        };
+        used.push(cards.clone());
+        Ok(Link { cards: cards.clone(), apart: None, _keeps: None })
+    }
+
+    /// Returns true if the link is a veth pair.
+    pub fn is_veth(&self) -> bool {
+        self.apart.is_some()
+    }
+
+    /// Runs `there` where the end number `end` is: 0 is the sender's, 1 the receiver's.
+    fn run<T: Send>(&self, end: usize, there: impl FnOnce() -> T + Send) -> Result<T> {
+        match self.apart.as_ref().map(|ends| &ends[end]) {
+            Some(netns) => Ok(netns.run(there)?),
+            None => Ok(there()),
+        }
     }
 
     /// Starts the other process inside the namespace, where the engine finds its socket: an
@@ -71,7 +117,10 @@ impl Link {
             let _ = started.send(start());
             let _ = kept.recv();
         };
-        self.inside.spawn("lab keeper", body)?;
+        match &self.apart {
+            Some([_, inside]) => drop(inside.spawn("lab keeper", body)?),
+            None => drop(Builder::new().name("lab keeper".into()).spawn(body)?),
+        }
         self._keeps = Some(keeps);
         let gone = |_| Error::new(Code::System, "cannot run `engine`", "its keeper has ended");
         starting.recv().map_err(gone)?
@@ -93,21 +142,22 @@ pub(super) fn build(
     };
     let blocks = (config.data == Data::General).then(|| blocks(config)).transpose()?;
     let (far, of_stage) = (beyond.port(), blocks.clone());
-    let mut engine = link.inside.run(|| inside(config, far, of_stage).build())??;
-    if !link.inside.run(|| engine.wait_until_up(MEET))? {
+    let Cards { sender, receiver } = &link.cards;
+    let mut engine = link.run(1, || inside(config, receiver, far, of_stage).build())??;
+    if !link.run(1, || engine.wait_until_up(MEET))? {
         return Err(apart(engine.stats().down()));
     }
     let outside = |bytes: u64| {
         Engine::builder()
             .port("gen", &format!("gen:,size={bytes}"))
-            .port("w0", "packet:w0,vnet=off")
+            .port("w0", &format!("packet:{sender},vnet=off"))
             .wire("gen", "w0")
             .budget(config.budget)
             .backlog(config.budget)
             .pool_frames(OUTSIDE_FRAMES)
             .build()
     };
-    let wire = link.outside.run(|| outside(bytes))??;
+    let wire = link.run(0, || outside(bytes))??;
     let (stats, wire_stats) = (engine.stats(), wire.stats());
     let worker = |engine: Engine| {
         let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
@@ -126,12 +176,12 @@ pub(super) fn build(
 
 /// Returns the builder of the measured engine. By default its worker polls until no packets are
 /// left, so that the latencies contain only the path.
-fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> EngineBuilder {
+fn inside(config: &Config, card: &str, far: &str, blocks: Option<Pool>) -> EngineBuilder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
         .data(Data::Frames)
         .moderation(config.moderation)
-        .port("w1", &format!("xdp:w1,all,ring={}", config.ring_len))
+        .port("w1", &format!("xdp:{card},all,ring={}", config.ring_len))
         .port("memif", &format!("{far},{options}"))
         .wire("w1", "memif");
     if let Some(pool) = blocks {
@@ -195,5 +245,24 @@ impl Duty<Duration, Done> for Sending {
 
     fn end(self: Box<Self>) -> Vec<Worker> {
         Box::new(self.turning).end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_of_cards_belongs_to_one_link_at_a_time() {
+        let pair = |sender: &str| Cards { sender: sender.into(), receiver: "in".into() };
+        let all = [pair("test0"), pair("test1")];
+        let first = Link::new(&all).unwrap();
+        let second = Link::new(&all).unwrap();
+        assert_eq!((&first.cards, &second.cards), (&all[0], &all[1]));
+        assert!(!first.is_veth());
+        let refused = Link::new(&all).err().unwrap();
+        assert_eq!(refused.code, Code::Busy);
+        drop(first);
+        assert_eq!(Link::new(&all).unwrap().cards, all[0]);
     }
 }

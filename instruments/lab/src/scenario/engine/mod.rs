@@ -6,7 +6,7 @@
 //!  ring     gen ─► ring ─► sink             two workers, turned in turn by one thread, or by two
 //!  adapter  wire ─► ring of buffers ─► out  bursts at line rate against a ring that one thread fills
 //!  fabric   gen ─► memif ═► a process       what it sees in this one's memory, or in a copy
-//!  device   veth ─► xdp ─► memif ═► a process  the same, behind a device of the kernel's
+//!  device   veth, or cards ─► xdp ─► memif ═► a process  the same, behind a device of the kernel's
 //! ```
 //!
 //! Everything in it but `device` is *micro*: no device, no kernel, and of other processes one that
@@ -58,7 +58,7 @@ impl Scenario for Engine {
          held by time and by number of packets (`hold_usecs`, a MODEL); \"fabric\" sends generated packets to a second process \
          by memif, which sees them in this one's memory, or in buffers that they are copied into, and \
          checks every byte. An adapter's packets can leave that way, too (`out`), and those of a \
-         \"device\" do: a thread sends them into a veth pair, whose other end AF_XDP takes (as root, not micro)."
+         \"device\" do: a thread sends them into a veth pair or a card (`cards`), whose other end AF_XDP takes (as root, not micro)."
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -83,8 +83,9 @@ impl Scenario for Engine {
     }
 
     fn probe(&self, settings: &Settings, _place: &Place) -> Result<()> {
-        match Config::of(settings)?.path {
-            Kind::Device => permitted(Link::new()).map(drop),
+        let config = Config::of(settings)?;
+        match config.path {
+            Kind::Device => permitted(Link::new(&config.cards)).map(drop),
             Kind::Null | Kind::Ring | Kind::Adapter | Kind::Fabric => Ok(()),
         }
     }
@@ -93,7 +94,7 @@ impl Scenario for Engine {
         let config = Config::of(settings)?;
         let cpus = config.placed(place)?;
         let mut link = match config.path {
-            Kind::Device => Some(permitted(Link::new())?),
+            Kind::Device => Some(permitted(Link::new(&config.cards))?),
             Kind::Null | Kind::Ring | Kind::Adapter | Kind::Fabric => None,
         };
         let beyond = match config.beyond(place) {

@@ -166,6 +166,12 @@ fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
     assert!(why(&device().with("size", 1515)).starts_with("size: a veth pair carries"));
     assert!(why(&device().with("ring_len", 32)).starts_with("ring_len: a ring of AF_XDP has"));
     assert!(why(&device().with("threads", 1)).contains("have a wire"));
+    let cards = |text: &str| Value::List(vec![text.into()]);
+    for text in ["a", "a,a"] {
+        let refused = why(&device().with("cards", cards(text)));
+        assert_eq!(refused, format!("cards: {text:?} is not \"SENDER,RECEIVER\""));
+    }
+    assert!(why(&ring().with("cards", cards("a,b"))).starts_with("cards is for path"));
     assert!(why(&device().with("buffers", "general")).starts_with("out = \"cut-through\" needs"));
     // A program that does not answer is reported.
     let other = Place { program: Some("/bin/true".into()), ..place(1) };
