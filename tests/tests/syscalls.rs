@@ -73,6 +73,17 @@ fn a_cap_of_one_makes_a_call_for_each_packet() {
     assert!((PACKETS..PACKETS + PACKETS / 4).contains(&doorbells), "{counts:?}");
 }
 
+#[test]
+fn an_xdp_port_with_a_cap_of_one_counts_each_doorbell_once() {
+    or_skip!(installed("strace"));
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop))));
+    let Some((counts, doorbells)) = sent_by(&hosts, "xdp:w0,tx_batch=1") else { return };
+    // Opening the interface also sends messages to netlink.
+    let sends = counts["sendto"];
+    assert!((PACKETS..=sends).contains(&doorbells), "{doorbells} of {sends}");
+}
+
 /// Returns the calls that sent packets, by the range of their number, and the doorbells, without
 /// strace.
 fn tx_calls(hosts: &Hosts, port: &str) -> (BTreeMap<u64, u64>, u64) {

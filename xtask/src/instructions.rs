@@ -182,6 +182,14 @@ fn judge_entries(of: impl Fn(&str) -> Option<f64>) -> Result<()> {
             );
         }
     }
+    if let Some((always, one)) = of("entry_always").zip(of("entry_one"))
+        && always <= one
+    {
+        bail!(
+            "entry_always: {always:.1} instructions, and {one:.1} for single packets: docs/adr/0015 chose against it \
+             because it costs more"
+        );
+    }
     let [one, none, capped] = ["entry_one", "null", "null_cap_1"].map(of);
     if let (Some(one), Some(none), Some(capped)) = (one, none, capped)
         && capped - none > one - list + CALL
@@ -289,6 +297,7 @@ mod tests {
             ("entry_list", 2.0),
             ("entry_static", 2.5),
             ("entry_merged", 3.0),
+            ("entry_always", 38.0),
             ("null", 5.0),
             ("null_cap_1", 180.0),
         ];
@@ -296,6 +305,7 @@ mod tests {
         for (case, n, why) in [
             ("entry_static", 3.1, "entry_static: 3.10 instructions, and 2.00 for a list"),
             ("entry_merged", 0.9, "entry_merged: 0.90 instructions"),
+            ("entry_always", 34.0, "entry_always: 34.0 instructions, and 34.0 for single packets"),
             ("null_cap_1", 190.0, "for the cap, and 32.0 for the calls"),
         ] {
             let bad = entries.map(|known| if known.0 == case { (case, n) } else { known });

@@ -1,9 +1,12 @@
 //! Tests the errors of orders.
 
+use std::time::Instant;
+
 use linerate_port::QueueStats;
 use linerate_port::moderation::HoldControl;
 
 use super::*;
+use crate::Engine;
 use crate::worker_slot::QueueOf;
 
 #[test]
@@ -56,6 +59,24 @@ fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
         first.give(Ok(1));
         assert_eq!(pending.answer().unwrap().unwrap_err().what, "in part");
     }
+}
+
+#[test]
+fn answer_has_the_packets_that_came_between_the_order_and_the_change() {
+    let engine = Engine::builder().port("gen", "gen:").port("sink", "sink:").wire("gen", "sink");
+    let mut worker = engine.build().unwrap().into_workers().remove(0);
+    worker.turn(Instant::now());
+    let queues = worker.slot.queues_of("gen", None);
+    let received = worker.slot.packets(queues.clone());
+    // An order that was given before these packets came, and one that is given now.
+    let (setting, answer) = (Setting::Moderation(Moderation::Napi), Answer::new(0));
+    let early = PendingOrder { answers: vec![answer.clone()], join: Applied::join };
+    assert!(worker.slot.order(Order::Set { queues, setting, answer }).is_ok());
+    let late = worker.control().set_moderation("gen", None, Moderation::Napi).unwrap();
+    worker.turn(Instant::now());
+    let [early, late] = [early, late].map(|order| order.answer().unwrap().unwrap().packets);
+    assert!(received > 0);
+    assert_eq!([early, late], [received, 0]);
 }
 
 /// A device that has a hold, or refuses one.

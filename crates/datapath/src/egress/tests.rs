@@ -458,6 +458,10 @@ fn auto_bounds_the_bytes_of_a_doorbell_and_not_those_of_64_packets() {
     // The packet that reaches 256 KiB is the last one.
     assert_eq!(bench.calls(), [174, 174, 52]);
     bench.check_order(800);
+    // 64 packets go together, whatever their bytes (docs/adr/0015).
+    bench.put(64, 2000);
+    bench.xmit(0);
+    assert_eq!(bench.calls(), [64], "128 kB");
 }
 
 /// S2.9, S2.10: a stop drops all waiting packets, and every packet is freed then.

@@ -246,6 +246,17 @@ fn worker_does_not_hold_while_it_has_not_got_the_list_of_orders() {
     let (start, far) = (Instant::now(), Instant::now() + Duration::from_secs(100));
     worker.park(Turned::Until(far), Some(Duration::from_secs(5))).unwrap();
     assert!(start.elapsed() < Duration::from_secs(4));
+    // It does not sleep on the order behind its descriptor either.
+    worker.rest = Rest::Device;
+    assert!(!worker.arm().unwrap());
+}
+
+#[test]
+fn worker_with_an_order_does_not_sleep_behind_its_descriptor() {
+    let (mut worker, _slot, _) = dense(true, 0);
+    worker.rest = Rest::Device;
+    let _pending = worker.control().set_cpus(0, &[0]).unwrap();
+    assert!(!worker.arm().unwrap());
 }
 
 #[test]

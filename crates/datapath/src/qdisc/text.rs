@@ -246,6 +246,22 @@ mod tests {
             show("shape=10Mbit,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
         assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
         assert_eq!(setup("size=64").unwrap(), None);
+        let fq_codel = |options: &str| match setup(options).unwrap().unwrap().kind {
+            Kind::FqCodel(config) => config,
+            kind => panic!("{options}: {kind:?}"),
+        };
+        assert_eq!(fq_codel("qdisc=fq_codel"), FqCodelConfig::default());
+        let all = "qdisc=fq_codel,flows=1k,quantum=300,mtu=9014,target=2ms,interval=50ms,ecn=off,limit=100";
+        let wanted = FqCodelConfig {
+            limit: Limit { packets: 100, ..FqCodelConfig::default().limit },
+            flows: 1000,
+            quantum_bytes: 300,
+            mtu_bytes: 9014,
+            target: Duration::from_millis(2),
+            interval: Duration::from_millis(50),
+            ecn: false,
+        };
+        assert_eq!(fq_codel(all), wanted);
         let most = |options| setup(options).unwrap().unwrap().most();
         assert_eq!(most("qdisc=pfifo_fast"), Moved { packets: 3000, bytes: u64::MAX });
         let bands = most("qdisc=pfifo_fast,limit=10,limit_bytes=500");
