@@ -292,7 +292,7 @@ mod tests {
     fn batch_has_each_test_of_post_002_for_every_device_placement_and_cap() {
         let mut posted = tests_of_post_002();
         posted.sort();
-        for (id, factors) in [("batch", 12), ("batch-bus", 1), ("batch-fault", 5)] {
+        for (id, factors) in [("batch", 8), ("batch-bus", 1), ("batch-fault", 5)] {
             let one = builtin(id).unwrap();
             let mut tests = std::collections::BTreeMap::<Vec<String>, Vec<[String; 3]>>::new();
             for (_, cell) in one.cells(false) {
