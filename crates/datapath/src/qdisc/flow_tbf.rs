@@ -38,9 +38,9 @@ const FLOWS_MAX: usize = 1 << 20;
 /// free, and the next packets of its flow wait until the rate has paid for it.
 ///
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the
-/// next eight of these and evicts the first that was not used since it last looked; if all were
-/// used, the first of the eight. If as many packets wait as there are flows, it looks at eight flows
-/// only, with packets or without. So a flood of flows with one packet each evicts mostly flows of the
+/// next eight flows and evicts the first that was not used since it last looked; if all were used,
+/// the first of the eight. Up to 64 flows with packets before them are passed over, if fewer packets
+/// wait than there are flows. So a flood of flows with one packet each evicts mostly flows of the
 /// flood; a superframe that is cut counts as several packets. A flow whose rate has not paid yet
 /// for a whole superframe is evicted only if each of the eight is such a flow or has waiting
 /// packets. An evicted flow that sends again begins with a full burst.
@@ -94,7 +94,7 @@ impl FlowTbf {
     fn enqueue_superframe(&mut self, batch: &mut Batch, mem: &mut Local) {
         let Some(skb) = batch.iter().next() else { return };
         let headers = segment::wire_bytes(skb).saturating_sub(skb.len() as u64);
-        // All segments would be dropped.
+        // No full segment would have room.
         if !self.flows.is_full(skb)
             && let Some(segments) = self.cuts.cut_first(batch, mem)
         {

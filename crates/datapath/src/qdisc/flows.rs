@@ -18,8 +18,10 @@ use super::{Limit, QdiscCounts, least_bytes};
 
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 32;
-/// Number of flows without packets that are examined to choose one to evict.
+/// Number of flows that are examined to choose one to evict; the next constant is the number of
+/// flows with packets that are passed over before.
 const LOOKED_AT: usize = 8;
+const PASSED: usize = 64;
 /// Default for the packets that all flows together may hold.
 const PACKETS: usize = 1024;
 /// Default for the packets that one flow may hold.
@@ -157,12 +159,13 @@ impl Flows {
     /// Returns the index of the flow to evict: among the next flows without packets, the first
     /// unused one, else the first.
     ///
-    /// Cost: if fewer packets wait than there are flows, so that some flow has none, the search
-    ///       passes over flows with packets; once in a round over all flows it meets each of them.
+    /// Cost: a look at up to 72 flows: if fewer packets wait than there are flows, so that some flow
+    ///       has none, up to 64 with packets are passed over.
     fn next_idle(&mut self) -> Option<usize> {
         let (mut first, mut in_debt) = (None, None);
-        let waiting = self.account.held().packets;
-        let mut passes = if waiting < self.flows.len() { waiting } else { 0 };
+        // Without the packet that arrives.
+        let waiting = self.account.held().packets.saturating_sub(1);
+        let mut passes = if waiting < self.flows.len() { waiting.min(PASSED) } else { 0 };
         let mut left = LOOKED_AT.min(self.flows.len());
         while left > 0 {
             let i = self.hand;
@@ -187,8 +190,8 @@ impl Flows {
         first.or(in_debt)
     }
 
-    /// Reads the table entries of the next `n` flows that may be evicted, so that their cache
-    /// misses overlap.
+    /// Reads the table entries of the next `n` flows, which may be evicted, so that their cache misses
+    /// overlap.
     fn warm(&self, n: usize) {
         let next = self.flows[self.hand..].iter().take(n);
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
@@ -267,7 +270,7 @@ impl Flows {
         flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
-            // Unreachable: the limit on packets equals the number of the shelf's cells.
+            // Unreachable: the limit on packets is at most the number of the shelf's cells.
             flow.waits = waits;
             return self.account.drop(skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }

@@ -75,8 +75,8 @@ pub trait Qdisc: Send {
         self.deadline()
     }
 
-    /// Returns true if `skb` would be dropped for lack of room, so that a rate in front of the
-    /// discipline does not cut it into segments. A discipline that drops others in its place, as
+    /// Returns true if `skb`, or each full segment of it, would be dropped for lack of room, so that a
+    /// rate in front of the discipline does not cut it into segments. A discipline that drops others in its place, as
     /// [`FqCodel`] does, returns false: whole, it would delay the packets of other flows.
     fn is_full_for(&self, skb: &Skb) -> bool {
         let _ = skb;
@@ -158,8 +158,8 @@ impl Limit {
     }
 }
 
-/// Returns the least room in bytes with which a packet is not dropped whole: that of the packet, or
-/// of a segment, which is longer than its payload.
+/// Returns the least room in bytes for a packet, or for a full segment of a superframe, which is
+/// longer than its payload; a shorter last segment alone is not worth a cut.
 fn least_bytes(skb: &Skb) -> u64 {
     let offload = skb.offload();
     if offload.is_gso() { u64::from(offload.gso_size) + 1 } else { skb.len() as u64 }

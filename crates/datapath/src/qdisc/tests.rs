@@ -568,33 +568,6 @@ fn new_flow_is_dropped_while_all_others_hold_packets() {
 }
 
 #[test]
-fn new_flow_is_not_dropped_behind_a_run_of_flows_that_hold_packets() {
-    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 64));
-    // The first 40 flows hold a packet each, the others none.
-    bench.put((0..40).flat_map(|flow| [(flow, 600); 2]).chain((40..64).map(|flow| (flow, 600))));
-    assert_eq!((bench.take_all().len(), bench.qdisc.counts().queued.packets), (64, 40));
-    bench.put((64..84).map(|flow| (flow, 600)));
-    assert_eq!((bench.dropped(DropReason::FLOW_LIMIT), bench.qdisc.counts().evicted), (0, 20));
-}
-
-#[test]
-fn limits_that_change_while_packets_wait_lose_none() {
-    for limit in [Limit::packets(1).and_bytes(1), Limit::packets(5000)] {
-        let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 9));
-        bench.put([(1, 600); 20]);
-        let Bench { qdisc, pool, mem, start, now_ns, numbers } = bench;
-        let mut bench = Bench { qdisc: qdisc.limits(limit, 64), pool, mem, start, now_ns, numbers };
-        bench.check();
-        bench.put([(1, 600), (2, 600)]);
-        let (mut sent, room) = (0, if limit.packets == 1 { 0 } else { 2 });
-        while bench.wait() {
-            sent += bench.take_all().len();
-        }
-        assert_eq!(sent, 20 + room, "{limit:?}");
-    }
-}
-
-#[test]
 fn hundred_thousand_flows_are_told_apart_and_evicted() {
     const FLOWS: u32 = if cfg!(miri) { 100 } else { 100_000 };
     let mut qdisc = FlowTbf::new(Key::SrcIp, 1_000_000, 2000, FLOWS as usize);

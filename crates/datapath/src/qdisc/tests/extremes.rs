@@ -157,3 +157,20 @@ fn packets_without_a_byte_are_within_every_limit_too() {
         bench.check();
     }
 }
+
+#[test]
+fn limits_that_change_while_packets_wait_lose_none() {
+    for limit in [Limit::packets(1).and_bytes(1), Limit::packets(5000)] {
+        let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 9));
+        bench.put([(1, 600); 20]);
+        let Bench { qdisc, pool, mem, start, now_ns, numbers } = bench;
+        let mut bench = Bench { qdisc: qdisc.limits(limit, 64), pool, mem, start, now_ns, numbers };
+        bench.check();
+        bench.put([(1, 600), (2, 600)]);
+        let (mut sent, room) = (0, if limit.packets == 1 { 0 } else { 2 });
+        while bench.wait() {
+            sent += bench.take_all().len();
+        }
+        assert_eq!(sent, 20 + room, "{limit:?}");
+    }
+}

@@ -138,3 +138,23 @@ fn flow_alone_holds_half_of_the_bytes_for_all() {
     assert_eq!(bench.qdisc.counts().queued, Moved { packets: 10, bytes: 5000 });
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 10);
 }
+
+#[test]
+fn new_flow_is_not_dropped_behind_a_run_of_flows_that_hold_packets() {
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 64));
+    // The first 40 flows hold a packet each, the others none.
+    bench.put((0..40).flat_map(|flow| [(flow, 600); 2]).chain((40..64).map(|flow| (flow, 600))));
+    assert_eq!((bench.take_all().len(), bench.qdisc.counts().queued.packets), (64, 40));
+    bench.put((64..84).map(|flow| (flow, 600)));
+    assert_eq!((bench.dropped(DropReason::FLOW_LIMIT), bench.qdisc.counts().evicted), (0, 20));
+}
+
+#[test]
+fn the_only_flow_without_packets_is_found() {
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000, 1000, 64));
+    let packets = |flow: u8| if flow == 40 { 1 } else { 2 };
+    bench.put((0..64).flat_map(|flow| vec![(flow, 600); packets(flow)]));
+    assert_eq!((bench.take_all().len(), bench.qdisc.counts().queued.packets), (64, 63));
+    bench.put([(64, 600)]);
+    assert_eq!((bench.dropped(DropReason::FLOW_LIMIT), bench.qdisc.counts().evicted), (0, 1));
+}
