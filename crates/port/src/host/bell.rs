@@ -70,7 +70,8 @@ impl Bell {
     /// device that cannot be watched (the kernel has no memory, or the user has no watch left)
     /// rings soon instead, so that the caller looks at it.
     ///
-    /// Cost: a syscall for each of the two that changed, and one if it was not watched.
+    /// Cost: a syscall for each of the two that changed, and one if it was not watched; an alarm that
+    ///       has rung counts as changed.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, want.is_some_and(Want::frames));
@@ -94,7 +95,7 @@ impl Bell {
     /// Watches `device` for errors, if it was left alone. What the bell rings for stays as it is.
     ///
     /// Cost: a syscall, if it was left alone.
-    pub fn watch_errors(&mut self, device: impl AsFd) {
+    pub(crate) fn watch_errors(&mut self, device: impl AsFd) {
         let none = EventFlags::empty();
         if self.device == Device::LeftAlone && self.set.add(device, DEVICE, none).is_ok() {
             (self.device, self.interest, self.found) = (Device::Watched, none, 0);
@@ -256,12 +257,14 @@ mod tests {
             assert!(poll_readable(&[bell.as_fd()], soon).unwrap(), "it was never armed");
             bell.watch(&device, Some(Want::Frames), None);
             (0..busy).for_each(|_| bell.busy(&device));
-            let later = Instant::now() + Duration::from_millis(5);
-            assert!(bell.hold(&device, later));
+            let later = |time: Duration| Instant::now() + time;
+            assert!(bell.hold(&device, later(Duration::from_secs(100))));
             bell.watch_errors(&device);
             device.signal();
             assert!(!rings(&bell), "it is held");
-            assert!(poll_readable(&[bell.as_fd()], soon).unwrap() && Instant::now() >= later);
+            assert!(bell.hold(&device, later(Duration::from_millis(5))));
+            bell.watch_errors(&device);
+            assert!(poll_readable(&[bell.as_fd()], soon).unwrap(), "the hold ends");
         }
     }
 

@@ -133,8 +133,8 @@ impl<D: HostDevice> HostQueue<D> {
         }
         self.check_at = now.checked_add(CHECK_INTERVAL);
         if let Some(watched) = self.device.descriptor() {
-            // The bell does not watch a device that was busy, and would not know of its errors. A
-            // caller may sleep until the end of a hold, or wait before it arms.
+            // The bell does not watch a device that was busy, and would not know of its errors. What
+            // it rings for stays: a caller may be in a hold, or may never have armed.
             self.host.bell.watch_errors(watched);
         }
         self.device.look(&mut self.host);

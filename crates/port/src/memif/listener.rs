@@ -309,7 +309,9 @@ impl Protocol for Listener {
         self.listener.shut();
         for _ in 0..ACCEPTS_MAX {
             let Ok(Some(socket)) = self.listener.accept() else { break };
-            turn.close(Channel(socket), (), 0);
+            let channel = Channel(socket);
+            channel.shut();
+            turn.close(channel, (), 0);
         }
         for guest in std::mem::take(&mut self.guests) {
             guest.channel.shut();

@@ -34,9 +34,9 @@ impl WaitSet {
         Ok(WaitSet { set, timer, alarm: None, tag, pair: None, is_near: false })
     }
 
-    /// Sets the alarm to `at`, or turns it off. Once it rings, it rings until it is set to another
-    /// time. An alarm that has rung is set anew, because an edge-triggered poller has seen it
-    /// already.
+    /// Sets the alarm to `at`, or turns it off. Once it rings, it rings until it is set again. A time
+    /// that has passed rings a moment later, also if it has rung before, because an edge-triggered
+    /// poller has seen that already.
     ///
     /// # Errors
     /// None that a valid descriptor can give.
@@ -94,7 +94,7 @@ impl WaitSet {
     /// if the alarm will ring at `at` or earlier. An alarm that has rung is set anew, because an
     /// edge-triggered poller has seen it already.
     ///
-    /// Cost: a syscall if the time changed; a clock read if the alarm is set.
+    /// Cost: a syscall if the time changed or has passed; a clock read if the alarm is set.
     pub fn no_later(&mut self, at: Instant) -> bool {
         if self.alarm.is_none_or(|alarm| at < alarm || alarm <= Instant::now()) {
             // After an error the alarm keeps its old time, and `is_due` below returns false.

@@ -29,8 +29,8 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         let lengths = [bench.limits.shortest_bytes.max(60); 4];
         let packets = of_lengths(0, lengths.into_iter().take(bench.limits.window_packets));
         let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
-        // Wait for a moment: even a timer that is due already fires only after an interrupt.
         bench.receiver().reap();
+        // Wait for a moment: even a timer that is due already fires only after an interrupt.
         let fresh = bench.receiver().readable(patience);
         assert!(fresh, "a queue that was never armed is not readable");
         assert!(!bench.sender().arm(Want::Room), "a device that is empty says that it has no room");
