@@ -103,14 +103,7 @@ fn ring_that_ends_the_holds_that_a_user_chose_is_noted_with_the_arithmetic() {
     let mut receiver =
         hosts.middle.start(Forward::command(&[&ports[..], &mode[..]].concat(), false));
     let mut command = Command::new(linerate());
-    command.args([
-        "gen",
-        "memif:@short,role=client,size=64",
-        "--rate",
-        "20kpps",
-        "--count",
-        "100000",
-    ]);
+    command.args(["gen", "memif:@short,role=client,size=64", "--rate", "20kpps"]);
     let _sender = hosts.middle.start(command);
     until_true("a note", Duration::from_secs(60), || receiver.stderr().contains("note: port"));
     let said = receiver.stderr();

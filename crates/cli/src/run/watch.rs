@@ -105,13 +105,15 @@ pub(super) struct PoorPorts {
     /// The names of the ports already noted, for few packets and for their rings.
     said: Vec<String>,
     said_cut: Vec<String>,
+    /// The names of the ports whose rings ended a hold at the last check.
+    cut: Vec<String>,
 }
 
 impl PoorPorts {
-    /// Returns notes on ports whose irqs carry too few packets, or whose rings end the holds that a
-    /// mode was told, one of each kind for each port; `time` is the time since the start of the run.
-    /// Judges the packets and irqs since the last check, because
-    /// an average of the whole run hides for long that a port's use has become poor.
+    /// Returns notes on ports whose irqs carry too few packets, or whose rings end holds earlier than
+    /// their mode says; one of each kind for each port. `time` is the time since the start of the
+    /// run. Judges the packets and irqs since the last check, because an average of the whole run
+    /// hides for long that a port's use has become poor.
     pub fn check(&mut self, mut ports: Vec<PortStats>, time: Duration) -> Vec<String> {
         let passed = time.saturating_sub(self.checked);
         if passed < JUDGED {
@@ -134,9 +136,13 @@ impl PoorPorts {
                 notes.push(format!("note: port '{}': {why}\n", port.name));
                 self.said.push(port.name.clone());
             }
-            if !self.said_cut.contains(&port.name)
-                && let Some(why) = port.queues.iter().find_map(|q| q.moderation.cut_by_ring())
-            {
+            // One hold may be that of a burst: the last check must have found one, too.
+            let why = port.queues.iter().find_map(|queue| queue.moderation.cut_by_ring());
+            let was_cut = self.cut.contains(&port.name);
+            self.cut.retain(|name| *name != port.name);
+            let Some(why) = why.filter(|_| !self.said_cut.contains(&port.name)) else { continue };
+            self.cut.push(port.name.clone());
+            if was_cut {
                 notes.push(format!("note: port '{}': {why}\n", port.name));
                 self.said_cut.push(port.name.clone());
             }

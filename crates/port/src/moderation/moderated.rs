@@ -100,10 +100,10 @@ impl Moderated {
         let Holds { time_ns, count, cut_count, cut } = self.holds;
         if 2 * count > irqs {
             self.hold = time_ns.checked_div(count).map(Duration::from_nanos);
-        }
-        self.is_short_by_ring = 2 * cut_count > count;
-        if self.is_short_by_ring {
-            self.cut = cut;
+            self.is_short_by_ring = 2 * cut_count > count;
+            if self.is_short_by_ring {
+                self.cut = cut;
+            }
         }
         self.unmet = self.misses();
         self

@@ -79,7 +79,7 @@ struct Due {
     /// True if the CPU waits busily for the end.
     spin: bool,
     /// True if the ring ends it before the mode does.
-    is_cut: bool,
+    by_ring: bool,
 }
 
 /// CPU time that a queue took by the measured costs, and the time in which it was taken.
@@ -238,7 +238,7 @@ impl Moderator {
         if let Some(due) = self.due.take() {
             self.holds.time_ns -= due.hold.as_nanos() as u64;
             self.holds.count -= 1;
-            self.holds.cut_count -= u64::from(due.is_cut);
+            self.holds.cut_count -= u64::from(due.by_ring);
             self.adaptive.forget_hold();
         }
     }
@@ -443,18 +443,18 @@ impl Moderator {
     }
 
     /// Begins a hold, no longer than [`Gathering::bound`] allows for the ring.
-    fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
-        self.held = Some(hold);
-        let (cut, wanted) = (self.cut(hold), hold);
+    fn begin(&mut self, now: Instant, wanted: Duration) -> Rest {
+        self.held = Some(wanted);
+        let cut = self.cut(wanted);
         let (hold, spin) = self.device.bound(wanted, cut.rate);
         self.holds.time_ns += hold.as_nanos() as u64;
         self.holds.count += 1;
-        let is_cut = hold < wanted;
-        if is_cut {
+        let by_ring = hold < wanted;
+        if by_ring {
             (self.holds.cut_count, self.holds.cut) = (self.holds.cut_count + 1, cut);
         }
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
-        self.due = Some(Due { at: until, hold, spin, is_cut });
+        self.due = Some(Due { at: until, hold, spin, by_ring });
         Rest::Hold { until, spin }
     }
 
