@@ -154,7 +154,7 @@ pub const SUBJECTS: [Subject; 8] = [
             ("id", "fabric-device"),
             ("only", "list=post"),
             ("window", "300"),
-            ("pairs", "7"),
+            ("pairs", "11"),
         ],
         init: concat!(include_str!("table.sh"), include_str!("device.sh"), include_str!("lab.sh")),
         kernels: NEWEST,
@@ -315,7 +315,7 @@ impl Subject {
         let mut command = boot::table(&kernel.image(), &file_system, settings);
         command.args(self.machine);
         for (i, (device, hub)) in self.cards.iter().enumerate() {
-            // Use a slot for each card, so that no cards share an interrupt line. The functions of
+            // Use a slot for each card, so that no two of the first four share an interrupt line. The functions of
             // an igb use two slots, the second sixteen after the first.
             let (slot, mac) = (4 + 3 * i, format!("02:00:00:00:04:0{i}"));
             let device = format!("{device},netdev=n{i},mac={mac},addr={slot:x},romfile=");

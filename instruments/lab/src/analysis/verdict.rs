@@ -36,12 +36,14 @@ fn is_least(effect: &Effect) -> bool {
 /// not noise around zero, either of the two identical sides may be the outlier: then the change
 /// must exceed the difference measured from each of them.
 ///
-/// Differences are compared as logarithms: a change and its undoing are equally far from none.
+/// Differences are compared as logarithms: a factor and its reciprocal are equally far from no
+/// change.
 fn is_beyond_control(effect: &Effect) -> bool {
     let log = |pct: f64| (1.0 + pct / 100.0).ln().abs();
     let floor = match effect.aa_pct {
         Some((_, low, high)) => log(low).max(log(high)),
-        None => log(effect.aa_half_width_pct.unwrap_or(SAME_PCT)),
+        // Of a difference without a direction, the one with the greater distance.
+        None => log(-effect.aa_half_width_pct.unwrap_or(SAME_PCT).min(100.0)),
     };
     let beyond = |change_pct: f64| {
         log(change_pct) > floor && (change_pct > 0.0) == (effect.change_pct > 0.0)

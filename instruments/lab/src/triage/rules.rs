@@ -157,7 +157,7 @@ fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
     // Require four times the noise of an independent count, because losses come in groups.
     let more = with - without;
     let noise = 4.0 * (n.sqrt() * with / n.max(1.0)).hypot(m.sqrt() * without / m.max(1.0));
-    // A loss that is the same without batches explains no segment more.
+    // A loss that is the same without batches explains no additional segment.
     let added =
         |found: &Finding| (found.per_million - found.without_per_million.unwrap_or(0.0)).max(0.0);
     let named: f64 = verdict.causes.iter().map(added).sum();

@@ -16,9 +16,6 @@ use crate::{Code, Error, Result};
 const SCENARIO: &str = "host";
 /// The factor whose values are a run's devices.
 const DEVICE: &str = "device";
-/// The port that is compared with no other: a cap changes nothing there, and the hosts' interfaces
-/// are of another device, too.
-const TAP: &str = "tap";
 /// The figure that selects the worst cell.
 const RESENT: &str = "tcp_retrans_segs";
 
@@ -77,18 +74,13 @@ impl Case {
             true => -1.0,
             false => sum(cell, |pair| &pair.b).per_million(RESENT).unwrap_or(0.0),
         };
+        let cells = run.cells.iter().filter(has);
+        let Some(worst) = cells.max_by(|a, b| resent(a).total_cmp(&resent(b))) else {
+            return refuse("it has no such cell with windows".into(), "see `linerate lab report`");
+        };
         let told = |cell: &CellRecord| {
             let same = |one: &&Cell| one.at.iter().cloned().collect::<BTreeMap<_, _>>() == cell.at;
             experiment.cells.iter().find(same)
-        };
-        let is_tap = |cell: &CellRecord| told(cell).is_some_and(|kept| port_of(&kept.b) == TAP);
-        // A tap is the last choice, too.
-        let cells = run.cells.iter().filter(has);
-        let order = |a: &&CellRecord, b: &&CellRecord| {
-            is_tap(b).cmp(&is_tap(a)).then(resent(a).total_cmp(&resent(b)))
-        };
-        let Some(worst) = cells.max_by(order) else {
-            return refuse("it has no such cell with windows".into(), "see `linerate lab report`");
         };
         let Some(cell) = told(worst).filter(|cell| cell.scenario == SCENARIO) else {
             return refuse("it is not of the scenario `host`".into(), "a run of `batch`, say");
@@ -107,9 +99,6 @@ impl Case {
             };
             let Some(kept) = told(one).filter(|_| others(one) == others(worst)) else { continue };
             let (device, own) = (port_of(&kept.b), std::ptr::eq(one, worst));
-            if !own && (device == TAP || is_tap(worst)) {
-                continue;
-            }
             left_out += one.pairs.len() - counted(one).len();
             let [a, b] = [&one.ledger.a, &one.ledger.b].map(|ledger| ledger.balanced);
             for (cap, balanced, sums) in
@@ -143,7 +132,7 @@ impl Case {
         for (device, is_own) in [(&*own, true), (second, false)] {
             let caps = extra.caps.iter().filter(|cap| is_own || **cap == Cap::One);
             for cap in [Cap::Batch].into_iter().chain(caps.copied()) {
-                if !is_own && (!extra.second || own == TAP) {
+                if !is_own && !extra.second {
                     continue;
                 }
                 told(&format!("{device}, {cap:?}"));

@@ -47,7 +47,7 @@ const OF_VETH: &str = "a veth pair has no wire and no interrupt: the kernel copi
      sender's CPU, and that is in no cost here";
 
 /// The note for a side whose device is a card.
-const OF_CARDS: &str = "cards: what the kernel does for an interrupt of a card is in the cost if it interrupts the measured thread";
+const OF_CARDS: &str = "cards: an interrupt of a card is in the cost if it comes on the measured thread's CPU while that thread runs";
 
 /// The note for a side whose adapter holds its interrupt.
 const OF_AN_IRQ: &str =

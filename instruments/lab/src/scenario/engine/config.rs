@@ -1,5 +1,6 @@
 //! Settings of a side of the scenario `engine`.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
@@ -133,7 +134,7 @@ knobs! {
     "hold_usecs" hold_usecs: Option<u32> = count_if_set(1, 10_000), "no hold", "MODEL: microseconds after an interrupt for which an adapter holds the next (adapter, ring with threads = 2).";
     "hold_frames" hold_frames: u32 = count(1, 65_536), "32", "MODEL: waiting packets that end that hold early.";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "napi", "When a device is polled again (device).";
-    "cards" cards: Vec<Cards> = other("a list of \"SENDER,RECEIVER\"", cards(&told)?), "a veth pair", "Pairs of network interfaces that a cable joins, by which a device's packets come; three pairs, because two sides and the control are open at once.";
+    "cards" cards: Vec<Cards> = other("a list of \"SENDER,RECEIVER\"", cards(&told)?), "a veth pair", "Pairs of network interfaces that the host does not use, each pair joined by a cable; three pairs are needed, because both sides and the control are open at once.";
     "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
 }
 
@@ -205,7 +206,7 @@ impl Config {
                 refuse("size", "size = imix is for path = \"ring\" and \"fabric\"".into())
             }
             Kind::Device if !matches!(self.size, Size::Bytes(..=ETHERNET_MAX)) => {
-                let why = format!("size: a veth pair carries packets of up to {ETHERNET_MAX} bytes");
+                let why = format!("size: a device carries packets of up to {ETHERNET_MAX} bytes");
                 refuse("size", why)
             }
             Kind::Device if self.ring_len < XDP_RING_MIN => {
@@ -268,13 +269,18 @@ fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Re
 
 fn cards(told: &Reading<'_>) -> Result<Vec<Cards>> {
     let line = told.said("cards").map_or(0, |setting| setting.line);
-    let pair = |text: String| match text.split_once(',') {
-        Some((sender, receiver)) if sender != receiver => {
-            Ok(Cards { sender: sender.trim().into(), receiver: receiver.trim().into() })
+    let mut known = BTreeSet::new();
+    let mut pair = |text: String| {
+        let (sender, receiver) = text.split_once(',').unwrap_or_default();
+        let [sender, receiver] = [sender, receiver].map(|name| name.trim().to_owned());
+        // An interface is named once.
+        let mut is_new = |name: &String| !name.is_empty() && known.insert(name.clone());
+        if is_new(&sender) && is_new(&receiver) {
+            return Ok(Cards { sender, receiver });
         }
-        _ => Err(wrong(line, format!("cards: {text:?} is not \"SENDER,RECEIVER\""))),
+        Err(wrong(line, format!("cards: {text:?} is not \"SENDER,RECEIVER\", each named once")))
     };
-    told.texts("cards")?.unwrap_or_default().into_iter().map(pair).collect()
+    told.texts("cards")?.unwrap_or_default().into_iter().map(&mut pair).collect()
 }
 
 fn size(told: &Reading<'_>) -> Result<Size> {

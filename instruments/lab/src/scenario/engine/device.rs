@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  outside, on its own CPU                inside, on the measured CPU
-//!   gen ─► packet:w0 ═══════ veth ═══════► xdp:w1, ring ─► [blocks] ─► memif ═► another process
+//!   gen ─► packet:w0 ══ veth, or a cable ═► xdp:w1, ring ─► [blocks] ─► memif ═► another process
 //!                                            none posted, or none taken: missed, by cause
 //! ```
 //!
@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use linerate_datapath::{Engine, EngineBuilder, Stage, Stats, Turn, Worker};
 use linerate_skb::{Batch, Data, Local, Pool};
+use linerate_sys::netif::Interface;
 use linerate_sys::netns::Netns;
+use linerate_sys::rtnl::HostUse;
 
 use super::beyond::Beyond;
 use super::config::{Cards, Config, Size};
@@ -30,7 +32,7 @@ use crate::scenario::host::wait_for_carrier;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
-/// Frames of the pool for the sending end of the veth pair.
+/// Frames of the pool of the sending engine.
 const OUTSIDE_FRAMES: u32 = 2048;
 
 /// The pairs of cards that links of this process use.
@@ -125,6 +127,22 @@ impl Link {
         let gone = |_| Error::new(Code::System, "cannot run `engine`", "its keeper has ended");
         starting.recv().map_err(gone)?
     }
+}
+
+/// Checks that each interface exists and is not used by the host, whose packets AF_XDP would take.
+///
+/// # Errors
+/// `E-EXPERIMENT` for an interface that the host uses; that of a missing one.
+pub(super) fn check(cards: &[Cards]) -> Result<()> {
+    for name in cards.iter().flat_map(|cards| [&cards.sender, &cards.receiver]) {
+        if let Some(used) = HostUse::of(&Interface::open(name)?)? {
+            let why =
+                format!("the host itself uses {name} ({used}), and its packets would be taken");
+            return Err(Error::new(Code::Experiment, "cannot use cards", why)
+                .fix("name interfaces without addresses and routes"));
+        }
+    }
+    Ok(())
 }
 
 /// Sets up the measured engine, and the engine that sends to it.
@@ -251,6 +269,15 @@ impl Duty<Duration, Done> for Sending {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interface_that_the_host_uses_or_that_is_not_there_is_refused() {
+        let pair = |sender: &str| [Cards { sender: sender.into(), receiver: "none-0".into() }];
+        let e = check(&pair("lo")).unwrap_err();
+        assert!(e.why.starts_with("the host itself uses lo"), "{e}");
+        let e = check(&pair("none-1")).unwrap_err();
+        assert_eq!(e.code, Code::NoDevice, "{e}");
+    }
 
     #[test]
     fn a_pair_of_cards_belongs_to_one_link_at_a_time() {

@@ -75,11 +75,11 @@ impl Scenario for Engine {
         if config.out.is_some() {
             program(place)?;
         }
-        if config.path == Kind::Device {
+        if config.path == Kind::Device && config.cards.is_empty() {
             find("ip", place)?;
             permitted(Netns::new())?;
         }
-        Ok(())
+        device::check(&config.cards)
     }
 
     fn probe(&self, settings: &Settings, _place: &Place) -> Result<()> {

@@ -163,14 +163,16 @@ fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
     );
     assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is not a power of two"));
     let device = || Settings::new().with("path", "device");
-    assert!(why(&device().with("size", 1515)).starts_with("size: a veth pair carries"));
+    assert!(why(&device().with("size", 1515)).starts_with("size: a device carries"));
     assert!(why(&device().with("ring_len", 32)).starts_with("ring_len: a ring of AF_XDP has"));
     assert!(why(&device().with("threads", 1)).contains("have a wire"));
     let cards = |text: &str| Value::List(vec![text.into()]);
-    for text in ["a", "a,a"] {
+    for text in ["a", "a,a", "a, a", "a,", ",b", ""] {
         let refused = why(&device().with("cards", cards(text)));
-        assert_eq!(refused, format!("cards: {text:?} is not \"SENDER,RECEIVER\""));
+        assert_eq!(refused, format!("cards: {text:?} is not \"SENDER,RECEIVER\", each named once"));
     }
+    let twice = Value::List(vec!["a,b".into(), "a,c".into()]);
+    assert!(why(&device().with("cards", twice)).starts_with("cards: \"a,c\" is not"));
     assert!(why(&ring().with("cards", cards("a,b"))).starts_with("cards is for path"));
     assert!(why(&device().with("buffers", "general")).starts_with("out = \"cut-through\" needs"));
     // A program that does not answer is reported.
