@@ -19,9 +19,9 @@ use super::{Limit, QdiscCounts, least_bytes};
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 32;
 /// Number of flows that are examined to choose one to evict; the next constant is the number of
-/// flows with packets that are passed over before.
+/// further ones if all of them have packets.
 const LOOKED_AT: usize = 8;
-const PASSED: usize = 64;
+const PASSED: usize = 72;
 /// Default for the packets that all flows together may hold.
 const PACKETS: usize = 1024;
 /// Default for the packets that one flow may hold.
@@ -145,7 +145,13 @@ impl Flows {
             self.flows.push(flow);
             self.flows.len() - 1
         } else {
-            let Some(i) = self.next_idle() else { return NONE };
+            let i = match self.next_idle() {
+                Some(i) => i,
+                None => match self.behind_waiting() {
+                    Some(i) => i,
+                    None => return NONE,
+                },
+            };
             let flows = &self.flows;
             self.table.remove(flows[i].number, i as u32, |i| flows[i as usize].number);
             self.account.evict();
@@ -156,26 +162,14 @@ impl Flows {
         i as u32
     }
 
-    /// Returns the index of the flow to evict: among the next flows without packets, the first
-    /// unused one, else the first.
-    ///
-    /// Cost: a look at up to 72 flows: if fewer packets wait than there are flows, so that some flow
-    ///       has none, up to 64 with packets are passed over.
+    /// Returns the index of the flow to evict: among the next eight flows, the first unused one
+    /// without packets, else the first without packets.
     fn next_idle(&mut self) -> Option<usize> {
         let (mut first, mut in_debt) = (None, None);
-        // Without the packet that arrives.
-        let waiting = self.account.held().packets.saturating_sub(1);
-        let mut passes = if waiting < self.flows.len() { waiting.min(PASSED) } else { 0 };
-        let mut left = LOOKED_AT.min(self.flows.len());
-        while left > 0 {
+        for _ in 0..LOOKED_AT.min(self.flows.len()) {
             let i = self.hand;
             self.hand = if i + 1 < self.flows.len() { i + 1 } else { 0 };
             let flow = &mut self.flows[i];
-            if flow.waits && passes > 0 {
-                passes -= 1;
-                continue;
-            }
-            left -= 1;
             if flow.waits {
                 continue;
             }
@@ -188,6 +182,24 @@ impl Flows {
             }
         }
         first.or(in_debt)
+    }
+
+    /// Returns the index of the first flow without packets among the next 72; `None` if as many
+    /// packets wait as there are flows, so that perhaps each flow has one.
+    #[cold]
+    #[inline(never)]
+    fn behind_waiting(&mut self) -> Option<usize> {
+        // Without the packet that arrives.
+        let waiting = self.account.held().packets.saturating_sub(1);
+        let most = if waiting < self.flows.len() { PASSED } else { 0 };
+        for _ in 0..most {
+            let i = self.hand;
+            self.hand = if i + 1 < self.flows.len() { i + 1 } else { 0 };
+            if !self.flows[i].waits {
+                return Some(i);
+            }
+        }
+        None
     }
 
     /// Reads the table entries of the next `n` flows, which may be evicted, so that their cache misses
