@@ -264,7 +264,10 @@ mod tests {
         assert_eq!((&*both.settings["rx_usecs"], &*both.settings["rx_frames"]), ("50", "16"));
         let one = change("-K west/3 tx-batch auto");
         assert_eq!((&*one.port, one.queue, &*one.settings["tx_batch"]), ("west", Some(3), "auto"));
-        assert_eq!(change("-K a/b tx-batch 1").port, "a/b", "no number, no queue");
+        for name in ["a/b", "a/01", "a/+1"] {
+            let whole = change(&format!("-K {name} tx-batch 1"));
+            assert_eq!((&*whole.port, whole.queue), (name, None), "no number, no queue");
+        }
         for (words, why) in [
             ("-C west tx-batch 1", "another letter"),
             ("-K west tx-batch 1 tx-batch", "has no value"),
