@@ -315,8 +315,8 @@ impl Subject {
         let mut command = boot::table(&kernel.image(), &file_system, settings);
         command.args(self.machine);
         for (i, (device, hub)) in self.cards.iter().enumerate() {
-            // Use a slot for each card, so that no two of the first four share an interrupt line. The functions of
-            // an igb use two slots, the second sixteen after the first.
+            // Use a slot for each card, so that no two of the first four share an interrupt line.
+            // The functions of an igb use two slots, the second sixteen after the first.
             let (slot, mac) = (4 + 3 * i, format!("02:00:00:00:04:0{i}"));
             let device = format!("{device},netdev=n{i},mac={mac},addr={slot:x},romfile=");
             let netdev = format!("hubport,id=n{i},hubid={hub}");

@@ -40,10 +40,10 @@ const FLOWS_MAX: usize = 1 << 20;
 /// When the table is full, the discipline evicts a flow without waiting packets. It looks at the
 /// next eight flows and evicts the first that was not used since it last looked; if all were used,
 /// the first of the eight. If each of them has packets, and fewer packets wait than there are flows,
-/// it evicts the first without packets of the next 72. So a flood of flows with one packet each evicts mostly flows of the
-/// flood; a superframe that is cut counts as several packets. A flow whose rate has not paid yet
-/// for a whole superframe is evicted only if each of the eight is such a flow or has waiting
-/// packets. An evicted flow that sends again begins with a full burst.
+/// it evicts the first without packets of the next 72. So a flood of flows with one packet each
+/// evicts mostly flows of the flood; a superframe that is cut counts as several packets. A flow
+/// whose rate has not paid yet for a whole superframe is evicted only if each of the eight is such a
+/// flow or has waiting packets. An evicted flow that sends again begins with a full burst.
 ///
 /// ```
 /// # use linerate_datapath as linerate;

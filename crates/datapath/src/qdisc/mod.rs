@@ -76,8 +76,9 @@ pub trait Qdisc: Send {
     }
 
     /// Returns true if `skb`, or each full segment of it, would be dropped for lack of room, so that a
-    /// rate in front of the discipline does not cut it into segments. A discipline that drops others in its place, as
-    /// [`FqCodel`] does, returns false: whole, it would delay the packets of other flows.
+    /// rate in front of the discipline does not cut it into segments. A discipline that drops others
+    /// in its place, as [`FqCodel`] does, returns false: whole, it would delay the packets of other
+    /// flows.
     fn is_full_for(&self, skb: &Skb) -> bool {
         let _ = skb;
         false

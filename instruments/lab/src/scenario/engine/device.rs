@@ -87,7 +87,7 @@ impl Link {
                 "all {} pairs of cards are used: a side, the other side and the control need one each",
                 all.len()
             );
-            return Err(Error::new(Code::Busy, "cannot open cards", why));
+            return Err(Error::new(Code::Busy, "cannot open cards", why).fix("name three pairs"));
         };
         used.push(cards.clone());
         Ok(Link { cards: cards.clone(), apart: None, _keeps: None })
