@@ -131,7 +131,8 @@ pub trait Reshape {
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
     /// Inserts an IPv4 header between the Ethernet header and its payload. The payload must be an
     /// IPv4 packet for [`Protocol::IPIP`] and an IPv6 packet for [`Protocol::IPV6`]; for other
-    /// protocols it can be anything. See [`HeadMut::push_ipv4`].
+    /// protocols it can be anything, and Ethernet padding at its end counts to it: trim it before.
+    /// See [`HeadMut::push_ipv4`].
     ///
     /// # Errors
     /// See the trait.
@@ -208,7 +209,7 @@ pub trait Reshape {
     ///
     /// /// Returns true for an error, which goes back, and false for a packet to forward.
     /// fn route(skb: &mut Skb, router: IpAddr, mtu: usize) -> Result<bool, DropReason> {
-    ///     let is_long = skb.eth()?.payload().len() > mtu && !skb.offload().is_gso();
+    ///     let is_long = skb.ipv4()?.total_len() > mtu && !skb.offload().is_gso();
     ///     if is_long && skb.ipv4()?.dont_fragment() {
     ///         skb.reply_icmp_error(router, IcmpError::TooBig(mtu as u32))?;
     ///         return Ok(true);
@@ -230,6 +231,11 @@ pub trait Reshape {
     /// # assert_eq!(route(&mut skb, router, 1400), Ok(false));
     /// # assert_eq!(route(&mut skb, router, 800), Ok(true));
     /// # assert!(skb.icmp().unwrap().checksum_ok() && skb.ip().unwrap().src() == router);
+    /// # let mut frame = [0; 5000];
+    /// # ends.write(&mut frame).unwrap();
+    /// # let mut chain = pool.local().alloc_copy(&frame).unwrap();
+    /// # assert!(chain.data().len() < 4000);
+    /// # assert_eq!(route(&mut chain, router, 4000), Err(DropReason::UNSUPPORTED));
     /// ```
     ///
     /// # Errors

@@ -29,8 +29,9 @@ use crate::host::offload;
 ///
 /// From a host's own interfaces (veth, tap) packets come whose checksum is left to a device, as
 /// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one
-/// of it, and what is changed or filled stays for the device to complete. Call
-/// [`ViewsMut::complete_checksum`] before you read or write a checksum without a view.
+/// of it, and what is changed or filled stays for the device to complete. The same is true of
+/// the outer UDP checksum of a superframe in a tunnel. Call [`ViewsMut::complete_checksum`] before
+/// you read or write a checksum without a view.
 pub trait Views {
     /// Returns the Ethernet header.
     ///
@@ -156,14 +157,15 @@ pub trait ViewsMut: Views {
 /// Returns the head of the packet: its first frame, and the number of bytes in the frames after it.
 fn head<S>(skb: &Skb<S>) -> Result<Head<'_>, DropReason> {
     private(skb)?;
-    let bytes = skb.data();
-    Ok(Head::new(bytes, skb.len() - bytes.len()).with_partial(partial(skb)))
+    let (bytes, left) = (skb.data(), skb.offload());
+    let head = Head::new(bytes, skb.len() - bytes.len());
+    Ok(head.with_partial(partial(left)).with_superframe(left.is_gso()))
 }
 
 /// Returns the first frame for writing, as [`head`].
 pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
-    let (len, partial) = (skb.len(), partial(skb));
+    let (len, left) = (skb.len(), skb.offload());
     let bytes = skb.data_mut();
     // The packet has bytes but none can be written: its frame is shared, and no frame was free for
     // a copy.
@@ -171,14 +173,14 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
         return Err(DropReason::NO_FRAME);
     }
     let behind = len - bytes.len();
-    Ok(HeadMut::new(bytes, behind).with_partial(partial))
+    let head = HeadMut::new(bytes, behind);
+    Ok(head.with_partial(partial(left)).with_superframe(left.is_gso()))
 }
 
-/// Returns the checksum that the packet leaves to a device, if there is one.
-fn partial<S>(skb: &Skb<S>) -> Option<Partial> {
-    let Offload { csum_start, csum_offset, .. } = skb.offload();
-    let partial = Partial { start: csum_start.into(), offset: csum_offset.into() };
-    skb.offload().needs_checksum().then_some(partial)
+/// Returns the checksum that a packet with the offload `left` leaves to a device, if there is one.
+fn partial(left: Offload) -> Option<Partial> {
+    let partial = Partial { start: left.csum_start.into(), offset: left.csum_offset.into() };
+    left.needs_checksum().then_some(partial)
 }
 
 /// Refuses memory that a peer can write.

@@ -58,8 +58,9 @@ impl<'a> EthRef<'a> {
         self.ether_type
     }
 
-    /// Returns all bytes after the EtherType, including padding: only the payload's own length
-    /// shows where the padding begins.
+    /// Returns all bytes after the EtherType that are in the slice, including padding: only the
+    /// payload's own length shows where the padding begins. Of a [`crate::Head`]'s packet, more
+    /// bytes may follow outside the slice.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
@@ -109,8 +110,8 @@ impl EthMut<'_> {
         self.ether_type
     }
 
-    /// Returns all bytes after the EtherType, including padding, for writing. The caller updates
-    /// the checksums in them.
+    /// Returns all bytes after the EtherType that are in the slice, including padding, for writing;
+    /// otherwise as [`EthRef::payload`]. The caller updates the checksums in them.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload

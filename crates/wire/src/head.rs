@@ -10,6 +10,7 @@
 
 use zerocopy::SplitByteSlice;
 
+use crate::partial::Left;
 use crate::{ArpMut, ArpPacket, EthMut, EthRef, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref};
 use crate::{
     Ipv6Mut, Ipv6Ref, Malformed, NdMut, Partial, TcpMut, TcpRef, TransportMut, TransportRef,
@@ -24,21 +25,31 @@ use crate::{UdpMut, UdpRef, arp, eth, icmp, ip, ipv4, ipv6, nd, tcp, transport, 
 pub struct Head<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) behind: usize,
-    pub(crate) partial: Option<Partial>,
+    pub(crate) left: Left,
 }
 
 impl<'a> Head<'a> {
     /// Describes a packet that starts with `bytes`, followed by `behind` more bytes elsewhere.
     #[must_use]
     pub fn new(bytes: &'a [u8], behind: usize) -> Head<'a> {
-        Head { bytes, behind, partial: None }
+        Head { bytes, behind, left: Left::default() }
     }
 
     /// Marks a checksum of the packet as left to a device; the views then check it as a partial
     /// one.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> Head<'a> {
-        Head { partial: partial.into(), ..self }
+        let left = Left { partial: partial.into(), ..self.left };
+        Head { left, ..self }
+    }
+
+    /// Marks the packet as a superframe, which a device cuts into segments, if `is_superframe` is
+    /// true. An outer UDP checksum, in front of the header whose checksum is left to the device, is
+    /// then checked as the sum of its pseudo header: each segment gets a checksum of its own.
+    #[must_use]
+    pub fn with_superframe(self, is_superframe: bool) -> Head<'a> {
+        let left = Left { is_superframe, ..self.left };
+        Head { left, ..self }
     }
 
     /// Returns a view of the frame, as [`crate::eth()`] does.
@@ -93,34 +104,43 @@ impl<'a> Head<'a> {
 pub struct HeadMut<'a> {
     pub(crate) bytes: &'a mut [u8],
     pub(crate) behind: usize,
-    pub(crate) partial: Option<Partial>,
+    pub(crate) left: Left,
 }
 
 impl<'a> HeadMut<'a> {
     /// Describes a packet that starts with `bytes`, followed by `behind` more bytes elsewhere.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], behind: usize) -> HeadMut<'a> {
-        HeadMut { bytes, behind, partial: None }
+        HeadMut { bytes, behind, left: Left::default() }
     }
 
     /// Marks a checksum of the packet as left to a device; the views then fill and update it as the
     /// device expects.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> HeadMut<'a> {
-        HeadMut { partial: partial.into(), ..self }
+        let left = Left { partial: partial.into(), ..self.left };
+        HeadMut { left, ..self }
+    }
+
+    /// Marks the packet as a superframe, as [`Head::with_superframe`] does; the views then fill and
+    /// update an outer UDP checksum as that sum.
+    #[must_use]
+    pub fn with_superframe(self, is_superframe: bool) -> HeadMut<'a> {
+        let left = Left { is_superframe, ..self.left };
+        HeadMut { left, ..self }
     }
 
     /// Borrows the packet for a shorter time: a view consumes the returned value, and this value
     /// remains usable.
     #[must_use]
     pub fn reborrow(&mut self) -> HeadMut<'_> {
-        HeadMut { bytes: self.bytes, behind: self.behind, partial: self.partial }
+        HeadMut { bytes: self.bytes, behind: self.behind, left: self.left }
     }
 
     /// Returns the same packet, read only.
     #[must_use]
     pub fn as_head(&self) -> Head<'_> {
-        Head { bytes: self.bytes, behind: self.behind, partial: self.partial }
+        Head { bytes: self.bytes, behind: self.behind, left: self.left }
     }
 
     /// Returns a view for changing the frame, as [`crate::eth_mut()`] does.

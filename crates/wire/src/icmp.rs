@@ -34,7 +34,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<IcmpRef<'_>, Malformed> {
     let protocol = if matches!(ip, IpRef::V4(_)) { Protocol::ICMP } else { Protocol::ICMPV6 };
     let message = ip.segment(protocol, Malformed::NotIcmp)?;
     let at = partial::offset_in(head.bytes.as_ptr().addr(), message);
-    let check = Check::of(head.partial, at, CHECK_AT);
+    let check = Check::of(head.left, at, CHECK_AT);
     let (header, payload) = Ref::from_prefix(message).map_err(|_| Malformed::Short)?;
     Ok(IcmpRef { ip, header: Ref::into_ref(header), payload, check })
 }
@@ -55,7 +55,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<IcmpMut<'_>, Malformed> {
     let protocol = if v4 { Protocol::ICMP } else { Protocol::ICMPV6 };
     let (ip, message, behind) =
         ip::segment_mut(ether_type, payload, head.behind, protocol, Malformed::NotIcmp)?;
-    let check = Check::of(head.partial, partial::offset_in(frame, message), CHECK_AT);
+    let check = Check::of(head.left, partial::offset_in(frame, message), CHECK_AT);
     let (header, payload) = Ref::from_prefix(message).map_err(|_| Malformed::Short)?;
     let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
     Ok(IcmpMut { ends, ip, header, payload, behind, check })

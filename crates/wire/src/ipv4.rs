@@ -60,7 +60,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv4Mut<'_>, Malformed> {
         return Err(Malformed::Short);
     }
     let check = check_at
-        .map_or(Check::Whole, |at| Check::of(head.partial, partial::offset_in(frame, payload), at));
+        .map_or(Check::Whole, |at| Check::of(head.left, partial::offset_in(frame, payload), at));
     Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, check, is_routed })
 }
 

@@ -9,11 +9,10 @@
 //!          EthEnds  VlanTag*          Ipv4Header, &[u8]    UdpHeader    &[u8]     left out
 //! ```
 //!
-//! - `…Ref` reads and is `Copy`; `…Mut` also writes. Both dereference to the header, which is
-//!   which has the methods that read fields: `udp_mut(frame)?.src_port()`.
+//! - `…Ref` reads and is `Copy`; `…Mut` also writes. Both dereference to the header, which has
+//!   the methods that read fields: `udp_mut(frame)?.src_port()`.
 //! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
-//!
-//! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a
+//! - A `…Mut` answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a
 //!   [`HeadMut`] resizes payloads, puts headers around a packet or takes them off, and turns a
 //!   packet into the ICMP error about it.
 //!

@@ -174,8 +174,9 @@ impl HeadMut<'_> {
     /// [`IPV4_BYTES`] bytes of the frame are unused before, and give it room.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside, no options,
-    ///         checksum right. What is inside ends where its own length says; padding stays
-    ///         padding.
+    ///         checksum right. With [`Protocol::IPIP`] and [`Protocol::IPV6`], what is inside ends
+    ///         where its own length says, and padding stays padding. With another protocol, all
+    ///         bytes are the payload, padding included: trim the padding before.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] if [`Protocol::IPIP`] or
     ///         [`Protocol::IPV6`] is said of another packet, [`Malformed::BadLength`] for a packet
     ///         over 64 KiB, those of [`crate::ip()`]; nothing changed.
@@ -195,6 +196,9 @@ impl HeadMut<'_> {
 
     /// Inserts an IPv6 header as [`HeadMut::push_ipv4`] inserts an IPv4 header; the first
     /// [`IPV6_BYTES`] bytes of the frame give it room.
+    ///
+    /// Shape:  as [`HeadMut::push_ipv4`]: with another protocol than [`Protocol::IPIP`] and
+    ///         [`Protocol::IPV6`], trim padding before, because it counts to the payload.
     pub fn push_ipv6(
         self,
         src: Ipv6Addr,

@@ -5,9 +5,11 @@
 //! | MACs | IP | UDP  check | payload ...............................|   Whole
 //! | MACs | IP | UDP  ~~~~~ | payload ...............................|   Pseudo: `start` is this header
 //! | MACs | IP | UDP  check | .. | IP | TCP  ~~~~~ | payload ........|   Inner: `start` is one further in
+//! | MACs | IP | UDP  ~~~~~ | .. | IP | TCP  ~~~~~ | payload ........|   Segments: so in a superframe
 //! ```
 //!
-//! Source: Linux Documentation/networking/checksum-offloads.rst, "LCO: Local Checksum Offload".
+//! Source: Linux Documentation/networking/checksum-offloads.rst, "LCO: Local Checksum Offload"; for
+//! superframes net/ipv4/udp.c `udp_set_csum`.
 
 use zerocopy::byteorder::network_endian::U16;
 
@@ -25,6 +27,14 @@ pub struct Partial {
     pub offset: usize,
 }
 
+/// The work that a packet leaves to a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Left {
+    pub partial: Option<Partial>,
+    /// True for a superframe, which the device cuts into segments.
+    pub is_superframe: bool,
+}
+
 /// The content of a transport header's checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
@@ -36,16 +46,20 @@ pub(crate) enum Check {
     /// offsets of the inner header and of its checksum field, from the first byte of the outer
     /// header.
     Inner { start: usize, field: usize },
+    /// The sum of the pseudo header, or 0 for none, in an outer UDP header of a superframe: each
+    /// segment gets a checksum of its own there.
+    Segments,
 }
 
 impl Check {
     /// Returns the content of the checksum field at byte `field` of a transport header that begins
     /// at byte `at` of the frame.
     #[inline]
-    pub fn of(partial: Option<Partial>, at: usize, field: usize) -> Check {
-        match partial {
+    pub fn of(left: Left, at: usize, field: usize) -> Check {
+        match left.partial {
             None => Check::Whole,
             Some(p) if p.start == at && p.offset == field => Check::Pseudo,
+            Some(p) if p.start > at + field && left.is_superframe => Check::Segments,
             Some(p) if p.start > at + field => {
                 let start = p.start - at;
                 Check::Inner { start, field: start.saturating_add(p.offset) }
@@ -54,8 +68,14 @@ impl Check {
         }
     }
 
+    /// Returns true if the field has the sum of the pseudo header, which does not include words of
+    /// the transport header.
+    fn is_pseudo(self) -> bool {
+        matches!(self, Check::Pseudo | Check::Segments)
+    }
+
     /// Returns the sum of a segment as the device will send it; `None` if that requires bytes
-    /// outside the slice.
+    /// outside the slice, or if the device sends several segments.
     pub fn sum(self, header: &[u8], payload: &[u8], behind: usize) -> Option<u16> {
         let (summed, rest) = match self {
             Check::Inner { start, field } => {
@@ -67,6 +87,7 @@ impl Check {
                 let rest = if start % 2 == 0 { rest } else { rest.swap_bytes() };
                 (payload.get(..start)?, rest)
             }
+            Check::Segments => return None,
             Check::Whole | Check::Pseudo if behind > 0 => return None,
             Check::Whole | Check::Pseudo => (payload, 0),
         };
@@ -80,8 +101,8 @@ impl Check {
     pub fn readdress(self, field: &mut U16, udp: bool, old: u32, new: u32) {
         let held = field.get();
         match self {
-            Check::Pseudo => field.set(checksum::resum32(held, old, new)),
-            _ if udp && held == 0 => {}
+            _ if udp && held == 0 && self != Check::Pseudo => {}
+            Check::Pseudo | Check::Segments => field.set(checksum::resum32(held, old, new)),
             _ => field.set(nonzero(udp, checksum::update32(held, old, new))),
         }
     }
@@ -101,15 +122,14 @@ impl Check {
     #[inline]
     pub fn renumber(self, field: &mut U16, udp: bool, old: u16, new: u16) {
         let held = field.get();
-        // The sum of the pseudo header does not include words of the transport header, so it stays.
-        if self != Check::Pseudo && !(udp && held == 0) {
+        if !(self.is_pseudo() || udp && held == 0) {
             field.set(nonzero(udp, checksum::update16(held, old, new)));
         }
     }
 
     /// Updates `field` for a changed 32-bit number in a TCP header.
     pub fn renumber32(self, field: &mut U16, old: u32, new: u32) {
-        if self != Check::Pseudo {
+        if !self.is_pseudo() {
             field.set(checksum::update32(field.get(), old, new));
         }
     }
@@ -130,7 +150,7 @@ pub(crate) fn offset_in(frame: usize, part: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use crate::testing::{tcp4_frame, udp4_frame, udp6_frame};
-    use crate::{Head, HeadMut, IpRef, Partial, Protocol, checksum, ip, udp};
+    use crate::{Head, HeadMut, IpRef, Malformed, Partial, Protocol, checksum, ip, udp};
 
     /// Returns the offset of the transport header of `frame`, and of its checksum in it.
     fn transport(frame: &[u8]) -> Partial {
@@ -227,6 +247,52 @@ mod tests {
         for wild in [Partial { start: 41, offset: 0 }, Partial { start: 43, offset: usize::MAX }] {
             let mut view = HeadMut::new(&mut frame, 0).with_partial(wild).udp().unwrap();
             let _ = view.fill_checksum();
+        }
+    }
+
+    fn superframe(frame: &mut [u8], partial: Partial) -> HeadMut<'_> {
+        HeadMut::new(frame, 0).with_partial(partial).with_superframe(true)
+    }
+
+    #[test]
+    fn outer_checksum_of_a_superframe_is_the_sum_of_its_pseudo_header_or_none() {
+        for v6 in [false, true] {
+            let mut inner = frames(&[7; 300])[2].clone();
+            let Partial { start, offset } = leave(&mut inner);
+            let new = if v6 { 48 } else { 28 };
+            let mut frame = if v6 { udp6_frame(&inner[14..]) } else { tunnel(0, &inner) };
+            let (partial, field) = (Partial { start: start + new, offset }, 12 + new..14 + new);
+            // No byte behind the outer UDP header is read.
+            let is_ok = |frame: &[u8]| {
+                let head = Head::new(&frame[..14 + new], frame.len() - 14 - new);
+                head.with_partial(partial).with_superframe(true).udp().unwrap().checksum_ok()
+            };
+            assert!(superframe(&mut frame, partial).udp().unwrap().fill_checksum());
+            let filled = frame.clone();
+            leave(&mut frame);
+            assert!(frame == filled && is_ok(&frame), "{v6}");
+
+            let to = if v6 { "[fd00::9]:9" } else { "198.51.100.77:9" }.parse().unwrap();
+            let mut outer = superframe(&mut frame, partial).udp().unwrap();
+            outer.set_dst(to).unwrap();
+            outer.set_src_port(7);
+            assert!(is_ok(&frame) && frame[field.clone()] != filled[field.clone()]);
+            for is_absent in [false, true] {
+                if is_absent {
+                    frame[field.clone()].fill(0);
+                }
+                let mut head = superframe(&mut frame, partial);
+                if v6 {
+                    head.reborrow().ipv6().unwrap().set_src([7; 16].into());
+                } else {
+                    head.reborrow().ipv4().unwrap().set_src([192, 0, 2, 9].into());
+                }
+                assert_eq!(head.set_udp_payload_len(100), Err(Malformed::BadLength));
+                assert_eq!(is_ok(&frame), !(is_absent && v6));
+                assert!(!is_absent || frame[field.clone()] == [0, 0]);
+            }
+            frame[field.start] ^= 1;
+            assert!(!is_ok(&frame));
         }
     }
 

@@ -27,7 +27,7 @@ impl HeadMut<'_> {
         }
         let segment_len = len + size_of::<UdpHeader>();
         let segment_len = u16::try_from(segment_len).map_err(|_| Malformed::BadLength)?;
-        if matches!(view.check(), Check::Inner { .. }) {
+        if matches!(view.check(), Check::Inner { .. } | Check::Segments) {
             return Err(Malformed::BadLength);
         }
         let ip_at = partial::offset_in(frame, eth::eth(self.bytes)?.payload());

@@ -28,7 +28,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<TcpRef<'_>, Malformed> {
     let ip = ip::read(head)?;
     let segment = ip.segment(Protocol::TCP, Malformed::NotTcp)?;
     let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
-    let check = Check::of(head.partial, at, CHECK_AT);
+    let check = Check::of(head.left, at, CHECK_AT);
     let (header, options, payload) = split(segment, ip.behind())?;
     let payload_at = at + size_of::<TcpHeader>() + options.len();
     Ok(TcpRef { ip, header: Ref::into_ref(header), options, payload, payload_at, check })
@@ -48,7 +48,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<TcpMut<'_>, Malformed> {
     let eth::Parts { ends, ether_type, payload, .. } = eth::split(head.bytes)?;
     let (ip, segment, behind) =
         ip::segment_mut(ether_type, payload, head.behind, Protocol::TCP, Malformed::NotTcp)?;
-    let check = Check::of(head.partial, partial::offset_in(frame, segment), CHECK_AT);
+    let check = Check::of(head.left, partial::offset_in(frame, segment), CHECK_AT);
     let (header, options, payload) = split(segment, behind)?;
     let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
     Ok(TcpMut { ends, ip, header, options, payload, behind, check })
@@ -60,7 +60,7 @@ fn split<B: SplitByteSlice>(
     behind: usize,
 ) -> Result<(Ref<B, TcpHeader>, B, B), Malformed> {
     let (header, rest) = Ref::<B, TcpHeader>::from_prefix(segment).map_err(|_| Malformed::Short)?;
-    let options_len = usize::from(header.offset_reserved >> 4) * 4;
+    let options_len = usize::from(header.offset_flags.get() >> 12) * 4;
     let options_len = options_len.checked_sub(size_of::<TcpHeader>());
     let options_len = options_len.ok_or(Malformed::BadLength)?;
     if options_len > rest.len() {
@@ -146,10 +146,13 @@ impl TcpMut<'_> {
         self.check.renumber32(&mut self.header.check, old.get(), ack);
     }
 
-    /// Sets all control bits, and keeps the checksum right.
+    /// Sets all control bits, [`TcpFlags::AE`] included, and keeps the checksum right. The three
+    /// reserved bits stay.
     pub fn set_flags(&mut self, flags: TcpFlags) {
-        let old = std::mem::replace(&mut self.header.flags, flags.0);
-        self.check.renumber(&mut self.header.check, false, old.into(), flags.0.into());
+        let old = self.header.offset_flags.get();
+        let new = old & !TcpFlags::ALL | flags.0 & TcpFlags::ALL;
+        self.header.offset_flags.set(new);
+        self.check.renumber(&mut self.header.check, false, old, new);
     }
 
     /// Recomputes the checksum, as [`crate::UdpMut::fill_checksum`] does.
@@ -197,8 +200,8 @@ pub struct TcpHeader {
     dst: U16,
     seq: U32,
     ack: U32,
-    offset_reserved: u8,
-    flags: u8,
+    /// Header length in words (4 bits), reserved bits (3), control bits (9).
+    offset_flags: U16,
     window: U16,
     check: U16,
     urgent: U16,
@@ -243,13 +246,15 @@ impl TcpHeader {
     /// Returns the control bits.
     #[must_use]
     pub fn flags(&self) -> TcpFlags {
-        TcpFlags(self.flags)
+        TcpFlags(self.offset_flags.get() & TcpFlags::ALL)
     }
 }
 
-/// The control bits of a segment; print as `syn|ack`.
+/// The control bits of a segment, in the low 9 bits; print as `syn|ack`.
+///
+/// Source: RFC 9293 section 3.1, RFC 9768 section 3 ([`TcpFlags::AE`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TcpFlags(pub u8);
+pub struct TcpFlags(pub u16);
 
 impl TcpFlags {
     /// The sender has no more data.
@@ -268,8 +273,13 @@ impl TcpFlags {
     pub const ECE: TcpFlags = TcpFlags(0x40);
     /// Congestion window reduced, in reply to an ECN echo.
     pub const CWR: TcpFlags = TcpFlags(0x80);
+    /// Accurate ECN: a SYN with this bit, CWR and ECE asks for it; in later segments the three bits
+    /// are a counter of congestion marks.
+    pub const AE: TcpFlags = TcpFlags(0x100);
 
-    const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
+    /// The bits of all flags.
+    const ALL: u16 = 0x1ff;
+    const NAMES: [&str; 9] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ae"];
 
     /// Returns true if all of `flags` are set.
     #[must_use]
@@ -324,6 +334,24 @@ mod tests {
         assert_eq!(TcpFlags(0).to_string(), "none");
         assert!(view.checksum_ok());
         assert_eq!(udp(&frame).unwrap_err(), Malformed::NotUdp);
+    }
+
+    #[test]
+    fn new_flags_replace_that_of_accurate_ecn_and_leave_length_and_reserved_bits() {
+        let mut frame = tcp4_frame(&[], b"data");
+        // A SYN that asks for Accurate ECN, with all reserved bits set.
+        frame[46..48].copy_from_slice(&[0x5f, 0xc2]);
+        let mut view = tcp_mut(&mut frame).unwrap();
+        assert!(view.fill_checksum());
+        assert_eq!(view.flags(), TcpFlags::SYN | TcpFlags::ECE | TcpFlags::CWR | TcpFlags::AE);
+        assert_eq!(view.flags().to_string(), "syn|ece|cwr|ae");
+        view.swap_ends();
+        view.set_ack(8);
+        view.set_flags(TcpFlags::SYN | TcpFlags::ACK);
+        assert_eq!(view.flags().to_string(), "syn|ack");
+        assert!(tcp(&frame).unwrap().checksum_ok() && frame[46..48] == [0x5e, 0x12]);
+        tcp_mut(&mut frame).unwrap().set_flags(TcpFlags(u16::MAX));
+        assert!(tcp(&frame).unwrap().checksum_ok() && frame[46..48] == [0x5f, 0xff]);
     }
 
     #[test]

@@ -167,10 +167,13 @@ fn view_head(bytes: &mut [u8], behind: usize) {
     let _ = head.udp().map(|v| (v.checksum_ok(), v.payload().len(), v.behind()));
     let _ = head.tcp().map(|v| (v.checksum_ok(), v.options().len(), v.behind()));
     let partial = Partial { start: behind % 128, offset: behind / 128 };
-    let _ = head.with_partial(partial).udp().map(|v| v.checksum_ok());
-    let _ = head.with_partial(partial).tcp().map(|v| v.checksum_ok());
+    let is_superframe = behind % 3 == 1;
+    let left = head.with_partial(partial).with_superframe(is_superframe);
+    let _ = left.udp().map(|v| v.checksum_ok());
+    let _ = left.tcp().map(|v| v.checksum_ok());
     reshape(bytes, behind, partial);
-    let mut write = HeadMut::new(bytes, behind).with_partial(partial);
+    let write = HeadMut::new(bytes, behind).with_partial(partial);
+    let mut write = write.with_superframe(is_superframe);
     let _ = write.reborrow().ipv4().map(|mut v| v.set_dst([1, 2, 3, 4].into()));
     let _ = write.reborrow().ipv6().map(|mut v| v.set_dst([7; 16].into()));
     let _ = write.reborrow().udp().map(|mut v| v.fill_checksum());

@@ -27,7 +27,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<UdpRef<'_>, Malformed> {
     let ip = ip::read(head)?;
     let segment = ip.segment(Protocol::UDP, Malformed::NotUdp)?;
     let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
-    let check = Check::of(head.partial, at, CHECK_AT);
+    let check = Check::of(head.left, at, CHECK_AT);
     let (header, payload, behind) = split(segment, ip.behind())?;
     let payload_at = at + size_of::<UdpHeader>();
     Ok(UdpRef { ip, header: Ref::into_ref(header), payload, payload_at, behind, check })
@@ -47,7 +47,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<UdpMut<'_>, Malformed> {
     let eth::Parts { ends, ether_type, payload, .. } = eth::split(head.bytes)?;
     let (ip, segment, behind) =
         ip::segment_mut(ether_type, payload, head.behind, Protocol::UDP, Malformed::NotUdp)?;
-    let check = Check::of(head.partial, partial::offset_in(frame, segment), CHECK_AT);
+    let check = Check::of(head.left, partial::offset_in(frame, segment), CHECK_AT);
     let (header, payload, behind) = split(segment, behind)?;
     let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
     Ok(UdpMut { ends, ip, header, payload, behind, check })
@@ -71,8 +71,9 @@ impl UdpRef<'_> {
 
     /// Returns true if the checksum is right, or absent where IP allows that (IPv4). A checksum
     /// that is left to a device ([`crate::Head::with_partial`]) is right if the device will compute
-    /// the right one from it. Returns false if some of the payload is [behind](UdpRef::behind) and
-    /// the checksum covers it, because then it cannot be checked.
+    /// the right one from it; so is the outer one of a superframe in a tunnel
+    /// ([`crate::Head::with_superframe`]). Returns false if some of the payload is
+    /// [behind](UdpRef::behind) and the checksum covers it, because then it cannot be checked.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -81,6 +82,7 @@ impl UdpRef<'_> {
         match (self.check, self.header.check.get()) {
             (Check::Pseudo, held) => held == pseudo,
             (_, 0) => matches!(self.ip, IpRef::V4(_)),
+            (Check::Segments, held) => held == pseudo,
             (check, _) => check
                 .sum(self.header.as_bytes(), self.payload, self.behind)
                 .is_some_and(|sum| checksum::add(sum, pseudo) == 0xffff),
@@ -146,14 +148,15 @@ impl UdpMut<'_> {
     }
 
     /// Recomputes the checksum, even if it was absent. A checksum that is left to a device
-    /// ([`crate::HeadMut::with_partial`]) stays so. Returns false, and changes nothing, if some of
-    /// the payload is [behind](UdpMut::behind) and the checksum covers it.
+    /// ([`crate::HeadMut::with_partial`], [`crate::HeadMut::with_superframe`]) stays so. Returns
+    /// false, and changes nothing, if some of the payload is [behind](UdpMut::behind) and the
+    /// checksum covers it.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
     pub fn fill_checksum(&mut self) -> bool {
         let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
-        if self.check == Check::Pseudo {
+        if matches!(self.check, Check::Pseudo | Check::Segments) {
             self.header.check.set(pseudo);
             return true;
         }

@@ -1,5 +1,7 @@
 //! Tests changes of a packet's length: lengths, checksums and tags, and packets that are refused.
 
+use std::net::SocketAddr;
+
 use linerate_skb::{Batch, Pool, Trust};
 use linerate_sys::vnet::GSO_UDP_L4;
 use linerate_wire::{Mac, ip, udp};
@@ -81,10 +83,12 @@ fn a_superframe_comes_out_of_a_tunnel_whole_and_one_of_outer_datagrams_is_refuse
         let mut skb = pool.local().alloc_copy(&ipv4(6, 4000)).unwrap();
         skb.set_offload(SUPERFRAME);
         push(&mut skb, &tunnel(true)).unwrap();
+        assert!(skb.udp().unwrap().checksum_ok());
         assert_eq!(pop(&mut skb), Ok(7));
         assert_eq!((bytes(&skb), skb.offload()), (ipv4(6, 4000), SUPERFRAME));
 
         push(&mut skb, &tunnel(false)).unwrap();
+        assert!(skb.udp().unwrap().checksum_ok());
         let outside =
             Offload { gso_type: GSO_UDP_L4, csum_start: 34, csum_offset: UDP_CHECK, ..SUPERFRAME };
         for outside in [outside, Offload { flags: 0, ..outside }] {
@@ -208,6 +212,37 @@ fn superframe_in_a_tunnel_has_the_segments_that_are_put_into_it_one_by_one() {
                 }
                 assert_eq!(one, two, "{protocol} {number}");
             }
+        }
+    }
+}
+
+#[test]
+fn outer_checksum_of_a_superframe_that_was_changed_is_right_before_and_after_the_cut() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let datagrams = Offload { gso_type: GSO_UDP_L4, csum_offset: UDP_CHECK, ..SUPERFRAME };
+    for (protocol, offload) in [(6, SUPERFRAME), (17, datagrams)] {
+        for (v6, to) in [(false, "198.51.100.77:4789"), (true, "[fd00::77]:4789")] {
+            let mut skb = pool.local().alloc_copy(&ipv4(protocol, 4000)).unwrap();
+            skb.set_offload(offload);
+            skb.push_vxlan(&tunnel(v6)).unwrap();
+            let to: SocketAddr = to.parse().unwrap();
+            let mut outer = skb.udp_mut().unwrap();
+            assert!(outer.fill_checksum());
+            outer.set_dst(to).unwrap();
+            outer.set_src_port(7);
+            let view = skb.udp().unwrap();
+            assert!(view.checksum_ok(), "{protocol} {v6}");
+            let check_at = view.payload_at() - 2;
+            let segments = cut(&skb, &pool);
+            assert!(segments.len() > 2);
+            for segment in segments {
+                let frame = bytes(&segment);
+                let outer = udp(&frame).unwrap();
+                assert!(outer.checksum_ok() && outer.dst_addr() == to, "{protocol} {v6}");
+                assert_ne!(frame[check_at..check_at + 2], [0, 0]);
+            }
+            skb.data_mut()[check_at] ^= 1;
+            assert!(!skb.udp().unwrap().checksum_ok());
         }
     }
 }

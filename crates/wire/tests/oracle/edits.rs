@@ -43,7 +43,7 @@ pub fn edit_ours(head: HeadMut<'_>, (kind, value): Edit) {
                 tcp.set_seq(value as u32);
                 tcp.set_ack((value >> 32) as u32);
                 tcp.set_window(port);
-                tcp.set_flags(TcpFlags((value >> 64) as u8));
+                tcp.set_flags(TcpFlags((value >> 64) as u16));
             }
         }
         4 => {
@@ -147,10 +147,11 @@ pub fn edit_theirs(packet: &mut Packet, (kind, value): Edit) {
             tcp.sequence_number = value as u32;
             tcp.acknowledgment_number = (value >> 32) as u32;
             tcp.window_size = port;
-            let flags = (value >> 64) as u8;
+            let flags = (value >> 64) as u16;
             let bit = |n: u8| flags >> n & 1 != 0;
             (tcp.fin, tcp.syn, tcp.rst, tcp.psh) = (bit(0), bit(1), bit(2), bit(3));
             (tcp.ack, tcp.urg, tcp.ece, tcp.cwr) = (bit(4), bit(5), bit(6), bit(7));
+            tcp.ns = bit(8); // the old name of AE
         }
         (4, _, transport) => {
             if let Some(echo) = echo(transport) {
