@@ -10,6 +10,7 @@
 //! ```
 
 mod dump;
+mod next_hops;
 mod stations;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use crate::error::Result;
 use crate::netif::{IfName, Interface};
 
 pub(super) use dump::{dump, dump_by};
+pub(super) use next_hops::NextHops;
 
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
@@ -37,6 +39,7 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
+const RTA_NH_ID: u16 = 30;
 const TABLE_MAIN: u32 = 254;
 /// The kind of a route that forwards packets; other kinds are for refusals and local addresses.
 const RTN_UNICAST: u8 = 1;
@@ -85,7 +88,8 @@ impl HostUse {
     /// `E-SYSTEM` if the kernel does not answer.
     ///
     /// Cost: up to five dumps of the namespace's links, addresses and routes, and one of the
-    /// interface's MAC addresses, of which it holds one at a time in whole; and a file. For setup.
+    /// interface's MAC addresses, of which it holds one at a time in whole; up to two dumps of next
+    /// hop objects, if routes need them; and a file. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let first = || {
             let Stack { all, member, .. } = stack_of(interface.index())?;
@@ -252,8 +256,9 @@ fn find(stack: &[u32], member: Option<(u32, u32)>) -> Answer<Option<Used>> {
         }
         let mut request = [0; ROUTE_BYTES];
         request[0] = family;
+        let mut hops = NextHops::default();
         dump(RTM_GETROUTE, &request, |message| {
-            let route = Route::of(message);
+            let route = hops.route(message);
             let Some(index) = route.out.into_iter().find(|at| stack.contains(at)) else { return };
             if route.is_default {
                 first = first.or(Some(Used { index, kind: Found::DefaultRoute }));
@@ -261,6 +266,7 @@ fn find(stack: &[u32], member: Option<(u32, u32)>) -> Answer<Option<Used>> {
             let used = |(to, prefix)| Used { index, kind: Found::Route(to, prefix) };
             other = other.or(route.to.map(used));
         })?;
+        hops.check()?;
     }
     let member = member.map(|(index, master)| Used { index, kind: Found::Member(master) });
     Ok(first.or(other).or(member))
@@ -414,6 +420,9 @@ pub(super) struct Route {
     pub out: Vec<u32>,
     /// The IPv4 gateway, unless the route has several.
     pub gateway: Option<Ipv4Addr>,
+    /// The id of the route's next hop object. The kernel does not tell the interfaces of such a
+    /// route with it if net.ipv4.nexthop_compat_mode is 0: see [`NextHops`].
+    hop_id: Option<u32>,
 }
 
 impl Route {
@@ -422,6 +431,7 @@ impl Route {
         let [family, to_len, _, _, table, origin, _, kind] =
             message.first_chunk::<8>().copied().unwrap_or([1, 1, 1, 1, 1, RTPROT_KERNEL, 1, 1]);
         let (mut table, mut out, mut gateway) = (u32::from(table), Vec::new(), None);
+        let mut hop_id = None;
         let mut to = match i32::from(family) {
             libc::AF_INET => IpAddr::from(Ipv4Addr::UNSPECIFIED),
             _ => IpAddr::from(Ipv6Addr::UNSPECIFIED),
@@ -433,12 +443,13 @@ impl Route {
                 RTA_OIF => out.extend(u32_at(value, 0)),
                 RTA_GATEWAY => gateway = <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from),
                 RTA_MULTIPATH => out.extend(hops(value)),
+                RTA_NH_ID => hop_id = u32_at(value, 0),
                 _ => {}
             }
         }
         let is_default = to_len == 0 && kind == RTN_UNICAST && table == TABLE_MAIN;
         let is_set = kind == RTN_UNICAST && origin != RTPROT_KERNEL;
-        Route { is_default, to: is_set.then_some((to, to_len)), out, gateway }
+        Route { is_default, to: is_set.then_some((to, to_len)), out, gateway, hop_id }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::host_use::{Route, dump, stack_of};
+use super::host_use::{NextHops, dump, stack_of};
 use super::{attributes, refused, u16_at, u32_at};
 use crate::error::Result;
 use crate::netif::Interface;
@@ -43,8 +43,9 @@ impl Neighbours {
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut request = [0; BODY_BYTES];
             request[0] = family as u8;
+            let mut hops = NextHops::default();
             let each = |message: &[u8]| {
-                let route = Route::of(message);
+                let route = hops.route(message);
                 if !route.is_default || !route.out.iter().any(|out| stack.all.contains(out)) {
                     return;
                 }
@@ -56,6 +57,7 @@ impl Neighbours {
                 }
             };
             dump(RTM_GETROUTE, &request, each).map_err(fail)?;
+            hops.check().map_err(fail)?;
         }
         let mut request = [0; BODY_BYTES];
         request[0] = libc::AF_INET as u8;
@@ -100,6 +102,26 @@ mod tests {
             assert_eq!(told.gateway, Some(Ipv4Addr::new(10, 7, 0, 2)));
             assert_eq!(told.known, [Ipv4Addr::new(10, 7, 0, 5)]);
             assert_eq!(of("v1"), Neighbours::default());
+        });
+    }
+
+    #[test]
+    fn the_gateway_of_a_next_hop_object_is_told() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            ip("addr add 10.7.0.1/24 dev v0");
+            let is_set = std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").is_ok();
+            let mut add = std::process::Command::new("ip");
+            add.args(["nexthop", "add", "id", "7", "via", "10.7.0.2", "dev", "v0"]);
+            if !is_set || !add.output().unwrap().status.success() {
+                return eprintln!("skipped: no next hop objects, or their interfaces are told");
+            }
+            ip("route add default nhid 7");
+            let told = Neighbours::of(&Interface::open("v0").unwrap()).unwrap();
+            let gateway = Some(Ipv4Addr::new(10, 7, 0, 2));
+            assert_eq!((told.carries_default, told.gateway), (true, gateway));
         });
     }
 

@@ -81,6 +81,47 @@ fn a_default_route_is_found_also_without_an_address_and_among_several_hops() {
     });
 }
 
+/// Runs `ip nexthop` with `args`; returns false, and reports it, where the kernel or `ip` has no
+/// next hop objects.
+fn adds_next_hop(args: &str) -> bool {
+    let out = Command::new("ip").arg("nexthop").args(args.split(' ')).output().unwrap();
+    let why = String::from_utf8_lossy(&out.stderr);
+    if ["is unknown", "not supported"].iter().any(|no| why.contains(no)) {
+        eprintln!("skipped: there are no next hop objects: {why}");
+        return false;
+    }
+    assert!(out.status.success(), "ip nexthop {args}: {why}");
+    true
+}
+
+#[test]
+fn a_route_by_a_next_hop_object_is_found_also_where_the_kernel_tells_its_id_only() {
+    in_netns(|| {
+        for pair in ["v0 type veth peer name v1", "w0 type veth peer name w1"] {
+            ip(&format!("link add {pair}"));
+        }
+        for name in ["v0", "v1", "w0", "w1"] {
+            ip(&format!("link set {name} up"));
+        }
+        if std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").is_err() {
+            return eprintln!("skipped: this kernel tells the interface of every route");
+        }
+        for object in ["id 7 dev v0", "id 8 dev w0", "id 9 group 7/8"] {
+            if !adds_next_hop(&format!("add {object}")) {
+                return;
+            }
+        }
+        assert_eq!((used("v0"), used("w0")), (None, None));
+        ip("route add default nhid 7");
+        assert_eq!(used("v0").unwrap(), "v0 carries a default route");
+        assert_eq!((used("v1"), used("w0")), (None, None));
+        ip("route replace default nhid 9");
+        assert_eq!(used("w0").unwrap(), "w0 carries a default route");
+        ip("route del default");
+        assert_eq!((used("v0"), used("w0")), (None, None));
+    });
+}
+
 #[test]
 fn what_stands_on_it_counts() {
     in_netns(|| {
