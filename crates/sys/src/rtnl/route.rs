@@ -23,6 +23,9 @@ const RTM_GETNEIGH: u16 = 30;
 const ROUTE_BYTES: usize = 12;
 const NEIGHBOUR_BYTES: usize = 12;
 const ROUTE_TYPE_AT: usize = 7;
+const ROUTE_FLAGS_AT: usize = 8;
+/// Flag of a request for the table in which the route was found.
+const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 const RTN_BROADCAST: u8 = 3;
@@ -32,6 +35,7 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
+const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 const NEIGHBOUR_STATE_AT: usize = 8;
 const NDA_DST: u16 = 1;
@@ -60,16 +64,30 @@ pub struct Route {
 impl Route {
     /// Queries the kernel's route to `to` through `interface`.
     ///
+    /// For an IPv4 address without a route the kernel answers that the address is on the link of
+    /// `interface`: a guess, which counts as no route.
+    ///
     /// # Errors
     /// `E-SYSTEM` if it has none, or if the address is this machine's own.
+    ///
+    /// Source: net/ipv4/route.c, `ip_route_output_key_hash_rcu`.
     pub fn of(interface: &Interface, to: IpAddr) -> Result<Route> {
         let name = interface.name();
         let what = format!("cannot find a route to {to} through {name}");
         let mut body = vec![0; ROUTE_BYTES];
         body[..2].copy_from_slice(&[family(to), if to.is_ipv4() { 32 } else { 128 }]);
+        if to.is_ipv4() {
+            let flags = RTM_F_LOOKUP_TABLE.to_ne_bytes();
+            body[ROUTE_FLAGS_AT..ROUTE_FLAGS_AT + 4].copy_from_slice(&flags);
+        }
         put(&mut body, RTA_DST, &octets(to));
         put(&mut body, RTA_OIF, &interface.index().to_ne_bytes());
-        let answer = ask(RTM_GETROUTE, RTM_NEWROUTE, &body).map_err(|e| {
+        let answer = ask(RTM_GETROUTE, RTM_NEWROUTE, &body);
+        let answer = answer.and_then(|answer| match to.is_ipv4() && is_guess(&answer) {
+            true => Err(Errno::NETUNREACH),
+            false => Ok(answer),
+        });
+        let answer = answer.map_err(|e| {
             let fix = format!("ip route add {to} dev {name}, or via GATEWAY; ip route lists them");
             Error::os(Code::System, &what, "RTM_GETROUTE", e).fix(fix)
         })?;
@@ -182,6 +200,14 @@ fn read_route(to: IpAddr, answer: &[u8]) -> (Option<u8>, Route) {
         route.hop = None;
     }
     (kind, route)
+}
+
+/// Returns true if the answer about an IPv4 address is of no table: the kernel has found no route.
+/// An answer about a group or a broadcast is of no table, too, and is none that was guessed.
+fn is_guess(answer: &[u8]) -> bool {
+    let mut rest = attributes(answer.get(ROUTE_BYTES..).unwrap_or_default());
+    let table = rest.find(|(kind, _)| *kind == RTA_TABLE).and_then(|(_, table)| u32_at(table, 0));
+    answer.get(ROUTE_TYPE_AT) == Some(&RTN_UNICAST) && table == Some(0)
 }
 
 fn read_neighbour(answer: &[u8]) -> (u16, Option<[u8; 6]>) {
@@ -319,9 +345,32 @@ mod tests {
             let v0 = interface();
             let e = route(&v0, "10.0.0.1").unwrap_err();
             assert!(e.why.contains("belongs to this machine"), "{e}");
-            let e = route(&v0, "2001:db8::1").unwrap_err();
-            assert!(e.why.contains("unreachable") && e.fix.contains("ip route add"), "{e}");
+            for no_route in ["2001:db8::1", "192.0.2.7"] {
+                let e = route(&v0, no_route).unwrap_err();
+                assert!(e.why.contains("unreachable") && e.fix.contains("ip route add"), "{e}");
+            }
+            // A route of another table than the main one counts, if a rule leads to it.
+            ip("route add 192.0.2.0/24 via 10.0.0.9 dev v0 table 100");
+            assert!(route(&v0, "192.0.2.7").is_err(), "no rule leads to it");
+            ip("rule add to 192.0.2.0/24 table 100");
+            assert_eq!(route(&v0, "192.0.2.7").unwrap().hop, Some([10, 0, 0, 9].into()));
         });
+    }
+
+    #[test]
+    fn only_an_answer_of_no_table_about_one_station_is_a_guess() {
+        let answer = |kind: u8, table: &[u8]| {
+            let mut answer = vec![0; ROUTE_BYTES];
+            answer[ROUTE_TYPE_AT] = kind;
+            put(&mut answer, RTA_TABLE, table);
+            answer
+        };
+        assert!(is_guess(&answer(RTN_UNICAST, &[0; 4])));
+        assert!(!is_guess(&answer(RTN_UNICAST, &254_u32.to_ne_bytes())));
+        assert!(!is_guess(&answer(RTN_MULTICAST, &[0; 4])));
+        assert!(!is_guess(&answer(RTN_BROADCAST, &[0; 4])));
+        let guess = answer(RTN_UNICAST, &[0; 4]);
+        assert!((0..guess.len()).all(|len| !is_guess(&guess[..len])), "a part is no guess");
     }
 
     #[test]
