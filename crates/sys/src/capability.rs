@@ -75,6 +75,8 @@ impl Capabilities {
     pub const NET_RAW: Self = Capabilities(1 << 13);
     /// Locked memory beyond RLIMIT_MEMLOCK.
     pub const IPC_LOCK: Self = Capabilities(1 << 14);
+    /// Mounts, among much else.
+    pub(crate) const SYS_ADMIN: Self = Capabilities(1 << 21);
     /// Programs and maps of BPF.
     pub const BPF: Self = Capabilities(1 << 39);
     /// The capabilities that an AF_XDP port requires. The last one is for its packet memory,

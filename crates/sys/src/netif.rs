@@ -156,7 +156,8 @@ impl Interface {
     /// created.
     ///
     /// # Errors
-    /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
+    /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone, `E-SYSTEM` while it is being
+    /// renamed.
     pub fn set_up(&self) -> Result<()> {
         let mut request = self.ask(Property::Flags)?;
         // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
@@ -165,7 +166,7 @@ impl Interface {
         request.ifr_ifru.ifru_flags = (flags | FLAG_UP) as c_short;
         // SAFETY: SIOCSIFFLAGS takes an ifreq, and follows no address in it.
         unsafe { ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request) }
-            .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
+            .map_err(|e| self.failed("SIOCSIFFLAGS", e))
     }
 
     /// Restricts `socket`, which is of the interface's network namespace, to packets of this
@@ -186,25 +187,33 @@ impl Interface {
         check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTOIFINDEX, at, bytes) }).map(drop)
     }
 
-    /// Reads a property of the opened interface by its present name, and so never one of another
-    /// interface that has taken its old name.
-    ///
-    /// An interface that is being renamed has no name for some milliseconds. It is not gone: the
-    /// error is EAGAIN then.
-    ///
-    /// Source: net/core/dev.c `netif_change_name`, which waits for readers between both names.
+    /// Reads a property of the opened interface by its present name, and so not one of another
+    /// interface that has taken its old name before. The limit of [`Interface::named`] applies.
     fn ask(&self, property: Property) -> Result<libc::ifreq> {
         let mut request = self.named()?;
         let (number, call) = property.request();
         // SAFETY: the requests for properties take an ifreq, and follow no address in it.
         let asked = unsafe { ioctl(&self.socket, number, &mut request) };
-        asked.map(|()| request).map_err(|e| match e {
+        asked.map(|()| request).map_err(|e| self.failed(call, e))
+    }
+
+    /// Returns the error of a request by name.
+    ///
+    /// An interface that is being renamed has no name for some milliseconds. It is not gone: the
+    /// error is EAGAIN then.
+    ///
+    /// Source: net/core/dev.c `netif_change_name`, which waits for readers between both names.
+    fn failed(&self, call: &str, errno: Errno) -> Error {
+        match errno {
             Errno::NODEV if self.named().is_ok() => refused(&self.name, call, Errno::AGAIN),
             e => refused(&self.name, call, e),
-        })
+        }
     }
 
     /// Returns a request with the interface's present name.
+    ///
+    /// The request itself is another system call, and has no index: if another interface takes the
+    /// name between both calls, the request reads or changes that interface.
     fn named(&self) -> Result<libc::ifreq> {
         request_of(&self.socket, self.index).map_err(|e| refused(&self.name, "SIOCGIFNAME", e))
     }
@@ -357,6 +366,11 @@ mod tests {
                     Ok(mtu) => assert_eq!(mtu, 1400),
                     Err(e) => assert_eq!(e.code, Code::System, "{e}"),
                 }
+                let others = [a.driver().err(), a.merging().err(), a.tx_queues().err()];
+                for e in others.into_iter().flatten() {
+                    assert_eq!(e.code, Code::System, "{e}");
+                }
+                assert_ne!(a.rss().unwrap_err().code, Code::NoDevice);
                 names.insert(a.present_name().as_str().to_owned());
             }
             std::fs::remove_file(path).unwrap();

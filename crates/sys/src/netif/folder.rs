@@ -15,6 +15,7 @@ use rustix::io::{self, Errno, pread};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::{IfName, Interface, refused};
+use crate::capability::Capabilities;
 use crate::error::Result;
 
 /// Most changes of an interface's name for which its folder is opened again.
@@ -44,6 +45,11 @@ impl NetFolder {
         }
         opened.map_err(|e| match e {
             Errno::NOENT => refused(&name, "open", Errno::NODEV),
+            // No folder of a deleted interface can be opened, whatever the privilege.
+            _ if interface.named().is_err() => refused(&name, "SIOCGIFNAME", Errno::NODEV),
+            Errno::PERM | Errno::ACCESS => {
+                refused(&name, "fsopen(sysfs)", e).fix(Capabilities::SYS_ADMIN.remedy())
+            }
             e => refused(&name, "fsopen(sysfs)", e),
         })
     }
@@ -55,10 +61,12 @@ impl NetFolder {
         let open = |at: io::Result<OwnedFd>| openat(at?, &*folder, flags, Mode::empty());
         let (own, all) = (own_sysfs(), openat(CWD, "/sys", flags, Mode::empty()));
         match own {
-            Err(e) => open(all).map(NetFolder).and_then(|of| match of.is_of(interface) {
-                true => Ok(of),
-                false => Err(e),
-            }),
+            // A folder that /sys lacks may be in the thread's own sysfs, which could not be mounted.
+            Err(e) => match open(all).map(NetFolder) {
+                Ok(of) if of.is_of(interface) => Ok(of),
+                Ok(_) | Err(Errno::NOENT) => Err(e),
+                Err(other) => Err(other),
+            },
             // Another interface has taken the name, if the index differs.
             own => open(own).map(NetFolder).and_then(|of| match of.index() {
                 Some(index) if index == interface.index() => Ok(of),
@@ -183,6 +191,29 @@ mod tests {
             ip("link del w0");
             assert_eq!(number.read(), None);
             assert_eq!(NetFolder::open(&interface).unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn interface_that_only_another_sysfs_shows_is_not_reported_as_missing() {
+        use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+        in_netns(|| {
+            ip("link add unshown0 type veth peer name unshown1");
+            let interface = Interface::open("unshown0").unwrap();
+            let open = || {
+                let of_no_privilege = || {
+                    let own = capabilities(None).unwrap();
+                    let sets = CapabilitySets { effective: CapabilitySet::empty(), ..own };
+                    set_capabilities(None, sets).unwrap();
+                    NetFolder::open(&interface).unwrap_err()
+                };
+                std::thread::scope(|scope| scope.spawn(of_no_privilege).join().unwrap())
+            };
+            let e = open();
+            assert!(e.code == Code::Permission && e.why.starts_with("fsopen(sysfs): "), "{e}");
+            assert!(e.fix.contains("CAP_SYS_ADMIN") && !e.fix.contains("CAP_NET_ADMIN"), "{e}");
+            ip("link del unshown0");
+            assert_eq!(open().code, Code::NoDevice);
         });
     }
 

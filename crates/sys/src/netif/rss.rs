@@ -3,11 +3,14 @@
 //!
 //! Source: `struct ethtool_rxfh` and `struct ethtool_rxnfc`, include/uapi/linux/ethtool.h.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use super::{Interface, ioctl};
 use crate::capability::Capabilities;
 use crate::error::{Code, Error, Result};
+use crate::wait::poll_readable;
 
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_SRSSH: u32 = 0x47;
@@ -24,6 +27,10 @@ const TABLE_KEPT: u32 = u32::MAX;
 const TABLE_DEFAULT: u32 = 0;
 /// Hash function in a request that keeps the function (`ETH_RSS_HASH_NO_CHANGE`).
 const FUNCTION_KEPT: u8 = 0;
+
+/// Most attempts to restore a division, and the interval between two.
+const TRIES_MAX: usize = 8;
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A device's division of packets among its queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -55,7 +62,7 @@ impl Rss {
     /// that it follows that number. This changes the machine.
     ///
     /// # Errors
-    /// As [`Interface::set_rss`].
+    /// As [`Interface::set_rss`]; `E-SYSTEM` for a table that the device does not take.
     pub fn set(&self, interface: &Interface) -> Result<()> {
         interface.restore_rss(self, interface.rss()?.transform)
     }
@@ -250,7 +257,14 @@ impl Interface {
     /// Sets the table and the key of `rss` as [`Interface::write_rss`] does; a default table as
     /// such, because a written one counts as the user's: it stays when the number of queues
     /// changes.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` also for a division that the device does not take any more: no text was wrong.
     fn restore_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
+        self.write_former(rss, transform).map_err(of_no_text)
+    }
+
+    fn write_former(&self, rss: &Rss, transform: u8) -> Result<()> {
         let set = || self.words(&mut Rss::request_default(transform), "ETHTOOL_SRSSH");
         // The number of queues may have changed since, and the default with it. The table is read
         // back, because the default of this driver may be another one.
@@ -285,7 +299,7 @@ impl Interface {
             Errno::INVAL => Error::os(Code::PortSyntax, self.no_rss(), call, e).fix(self.look()),
             Errno::PERM => Error::os(Code::Permission, self.no_rss(), call, e)
                 .fix(Capabilities::NET_ADMIN.remedy()),
-            e => super::refused(&self.name, call, e),
+            e => self.failed(call, e),
         })
     }
 
@@ -334,16 +348,39 @@ impl RssGuard {
     fn former(&self, now: &Rss) -> Option<Rss> {
         self.set.undone(&self.before, now)
     }
+
+    /// Restores what was changed, and nothing else: a driver that reports a key may refuse to set
+    /// one, and the table with it.
+    fn restore(&self) -> Result<()> {
+        let now = self.interface.rss()?;
+        self.former(&now).map_or(Ok(()), |back| self.interface.restore_rss(&back, now.transform))
+    }
 }
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        // Write only what was changed: a driver that reports a key may refuse to set one, and the
-        // table with it.
-        let Ok(now) = self.interface.rss() else { return };
-        if let Some(back) = self.former(&now) {
-            let _ = self.interface.restore_rss(&back, now.transform);
+        retried(|| self.restore());
+    }
+}
+
+/// Calls `step` until it succeeds, or fails for a reason that stays: while an interface is being
+/// renamed, requests fail for some milliseconds.
+fn retried(mut step: impl FnMut() -> Result<()>) {
+    for _ in 0..TRIES_MAX {
+        match step() {
+            Err(e) if e.code == Code::System => {
+                let _ = poll_readable(&[], Some(RETRY_INTERVAL));
+            }
+            _ => return,
         }
+    }
+}
+
+/// Returns the error of a request that was not made for a port's text.
+fn of_no_text(e: Error) -> Error {
+    match e.code {
+        Code::PortSyntax => Error { code: Code::System, ..e },
+        _ => e,
     }
 }
 
@@ -407,6 +444,30 @@ mod tests {
         assert_eq!((&back.table[..], &back.key[..]), (&[0, 1][..], &[][..]));
         assert_eq!(back.request(0)[3], 0, "bytes of the key");
         assert_eq!(guard.former(&rss([1, 1])), None, "changed by another program");
+    }
+
+    #[test]
+    fn restoring_is_tried_again_while_the_interface_is_being_renamed() {
+        for (code, fails, calls) in [
+            (Code::System, 2, 3),
+            (Code::System, usize::MAX, TRIES_MAX),
+            (Code::NoDevice, usize::MAX, 1),
+            (Code::Unsupported, usize::MAX, 1),
+        ] {
+            let mut called = 0;
+            retried(|| {
+                called += 1;
+                if called > fails { Ok(()) } else { Err(Error::new(code, "a", "b")) }
+            });
+            assert_eq!(called, calls, "{code} {fails}");
+        }
+    }
+
+    #[test]
+    fn device_that_refuses_a_former_division_is_no_fault_of_a_text() {
+        let code = |code| of_no_text(Error::new(code, "a", "b")).code;
+        assert_eq!(code(Code::PortSyntax), Code::System);
+        assert_eq!(code(Code::Permission), Code::Permission);
     }
 
     #[test]
