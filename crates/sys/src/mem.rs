@@ -5,7 +5,9 @@
 //! pages are allocated when the region is created: at the first access, a cgroup's limit of huge
 //! pages would be a SIGBUS.
 //! The file is sealed against growing and shrinking, so that no holder of the descriptor can turn
-//! an access into SIGBUS.
+//! an access into SIGBUS by its length. With [`Others::Write`] a holder can still free pages (punch
+//! a hole), which are allocated again at the next access: that is a SIGBUS if the machine, or the
+//! cgroup, has no huge page left then. A region of [`Others::Read`] refuses holes, too.
 //!
 //! Source: memfd_create(2), fcntl(2) F_ADD_SEALS, Documentation/admin-guide/mm/hugetlbpage.rst.
 

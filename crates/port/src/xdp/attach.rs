@@ -193,7 +193,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
         // Generic mode asks no driver, so EINVAL means that the kernel does not know the call.
         Errno::INVAL if mode == Mode::Generic => {
             Error::os(Code::Unsupported, cannot(config), "BPF_LINK_CREATE", e)
-                .fix(format!("Linux 5.9 or later, or packet:{name}"))
+                .fix(format!("Linux 5.11 or later, or packet:{name}"))
         }
         e => {
             let how = if mode == Mode::Native { "in its driver" } else { "at all" };

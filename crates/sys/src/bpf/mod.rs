@@ -386,7 +386,7 @@ fn refused(what: &str, call: &str, errno: Errno) -> Error {
             Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
         }
         Errno::NOSYS => Error::os(Code::Unsupported, what, call, errno)
-            .fix("Linux 5.9 or later, built with CONFIG_BPF_SYSCALL"),
+            .fix("Linux 5.11 or later, built with CONFIG_BPF_SYSCALL"),
         Errno::NOMEM => Error::os(Code::Memory, what, call, errno).fix("ulimit -l unlimited"),
         _ => Error::os(Code::System, what, call, errno),
     }

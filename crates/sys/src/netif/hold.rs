@@ -88,6 +88,11 @@ fn read(folder: &NetFolder) -> Option<NapiHold> {
 
 /// The hold of one interface, to be changed from any network namespace. Dropping the guard restores
 /// the hold that the first change replaced, unless another program has changed it meanwhile.
+///
+/// The hold is that of the interface. Since Linux 6.13 each NAPI instance has a hold of its own
+/// (`napi-set` of the `netdev` family), and writing the interface's overwrites it in all instances:
+/// each change, and the restoring, gives all instances the same hold. Their own former holds are
+/// lost.
 #[derive(Debug)]
 #[must_use = "dropping it restores the former hold"]
 pub struct NapiHoldGuard {

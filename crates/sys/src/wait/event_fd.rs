@@ -27,8 +27,9 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
-    /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. The
-    /// descriptor must be nonblocking, see [`EventFd::drain`].
+    /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. This
+    /// makes the open file nonblocking; a peer that has the file, too, can make it blocking again,
+    /// see [`EventFd::drain`].
     ///
     /// # Errors
     /// `E-SYSTEM` if it cannot be made nonblocking.
@@ -40,7 +41,8 @@ impl EventFd {
 
     /// Rings the doorbell. Any number of rings before a drain count as one.
     ///
-    /// Cost: one syscall. Never blocks, never fails: a counter at its maximum is already readable.
+    /// Cost: one syscall. Never blocks, unless a peer has the open file: see
+    /// [`EventFd::signal_shared`]. Never fails: a counter at its maximum is already readable.
     pub fn signal(&self) {
         let _ = io::write(&self.fd, &1_u64.to_ne_bytes());
     }
@@ -81,7 +83,9 @@ impl EventFd {
 
     /// Makes the doorbell unreadable again; returns true if it had been rung.
     ///
-    /// Cost: one syscall. Never blocks.
+    /// Cost: one syscall. Blocks only if a peer that has the open file ([`EventFd::from_fd`]) has
+    /// made the file blocking and the doorbell has not been rung. A caller that must not block
+    /// drains a readable doorbell only; that peer can still drain the doorbell between both calls.
     pub fn drain(&self) -> bool {
         read_counter(&self.fd)
     }

@@ -186,3 +186,15 @@ fn many_descriptors_are_polled_and_none_is_a_sleep() {
     assert!(!poll_readable(&fds[1..], Some(Duration::ZERO)).unwrap());
     assert!(!poll_readable(&[], Some(Duration::from_micros(1))).unwrap());
 }
+
+#[test]
+fn a_pipe_is_writable_until_it_is_full_and_again_when_it_was_read() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    io::ioctl_fionbio(&writer, true).unwrap();
+    assert!(is_writable(writer.as_fd()));
+    while io::write(&writer, &[0; 4096]).is_ok() {}
+    assert!(!is_writable(writer.as_fd()));
+    assert!(io::read(&reader, &mut [0_u8; 1 << 16]).unwrap() > 0);
+    assert!(is_writable(writer.as_fd()));
+    assert!(!is_writable(reader.as_fd()), "the end that is read");
+}

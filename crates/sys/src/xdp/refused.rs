@@ -38,7 +38,7 @@ pub(super) fn refused(call: &str, errno: Errno) -> Error {
             Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
         }
         Errno::AFNOSUPPORT | Errno::NOPROTOOPT => Error::os(Code::Unsupported, what, call, errno)
-            .fix("Linux 5.9 or later, built with CONFIG_XDP_SOCKETS"),
+            .fix("Linux 5.11 or later, built with CONFIG_XDP_SOCKETS"),
         Errno::NOMEM => Error::os(Code::Memory, what, call, errno)
             .fix("a smaller pool, or fewer descriptors: ring=256"),
         _ => Error::os(Code::System, what, call, errno),

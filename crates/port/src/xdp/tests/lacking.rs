@@ -74,7 +74,7 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
             "built with CONFIG_BPF_SYSCALL",
         ),
         // The kernel has the system call, but not this command.
-        (vec![bpf(LINK_CREATE, Errno::INVAL)], unsupported, "BPF_LINK_CREATE", "Linux 5.9"),
+        (vec![bpf(LINK_CREATE, Errno::INVAL)], unsupported, "BPF_LINK_CREATE", "Linux 5.11"),
         (vec![bpf(MAP_CREATE, Errno::PERM)], permission, "BPF_MAP_CREATE", FILTER),
         (vec![bpf(PROG_LOAD, Errno::PERM)], permission, "BPF_PROG_LOAD", FILTER),
         (vec![bpf(LINK_CREATE, Errno::PERM)], permission, "BPF_LINK_CREATE", "CAP_NET_ADMIN"),
