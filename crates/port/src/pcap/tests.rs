@@ -528,3 +528,21 @@ fn packets_of_too_many_link_types_are_dropped_and_the_others_are_written() {
     assert!(links.iter().copied().eq((1..=32).chain(1..=32)), "{links:?}");
     assert_settled(&pool);
 }
+
+#[test]
+fn packets_of_other_link_types_are_dropped_by_a_capture_of_ethernet_packets() {
+    let scratch = Scratch::new();
+    let path = scratch.file("a.pcap", b"");
+    let (pool, mut batch) = (pool(8), Batch::with_capacity(4));
+    let mut mem = pool.local();
+    let mut queue =
+        WriteQueue::new(File::create(&path).unwrap(), "a".into(), false, |_, _| Ok(())).unwrap();
+    for link in [1, 113, 1, 101] {
+        let mut skb = mem.alloc_copy(b"packet").unwrap();
+        assert!(skb.set_link_type(link) && batch.push(skb).is_ok());
+    }
+    assert_eq!((queue.xmit(&mut mem, &mut batch).packets, queue.health()), (2, Health::Up));
+    assert_eq!((batch.len(), pool.ledger().dropped(DropReason::UNSUPPORTED)), (0, 2));
+    assert_eq!(kinds(&fs::read(&path).unwrap()), [(1, 6, 6); 2]);
+    assert_settled(&pool);
+}

@@ -156,7 +156,11 @@ impl<W: Write> WriteQueue<W> {
         if skb.len() > PACKET_LEN_MAX {
             return Ok(Err(DropReason::TOO_LONG));
         }
-        Ok(self.interface(LinkType(skb.link_type()))?.ok_or(DropReason::UNSUPPORTED))
+        let link = LinkType(skb.link_type());
+        if !self.any_link && link != LinkType::ETHERNET {
+            return Ok(Err(DropReason::UNSUPPORTED));
+        }
+        Ok(self.interface(link)?.ok_or(DropReason::UNSUPPORTED))
     }
 
     /// Drops the packets that no capture can have.
