@@ -14,7 +14,7 @@ use crate::moderation::Moderation;
 use crate::wrap::toll::Toll;
 
 pub use options::Options;
-use options::Refused;
+use options::{Refused, is_misspelt_secret};
 
 /// A parsed port text.
 #[derive(Clone, PartialEq, Eq)]
@@ -152,10 +152,12 @@ impl Spec {
         &self.text
     }
 
-    /// Returns the same text for output that others may read: without the secret of a memif port.
+    /// Returns the same text for output that others may read: without the secret of a memif port,
+    /// also under a misspelt key.
     #[must_use]
     pub fn shown_text(&self) -> String {
-        shown(&self.text)
+        let options = self.options.misspelt_secrets();
+        options.fold(shown(&self.text), |text, (option, hidden)| text.replace(&option, &hidden))
     }
 
     /// Makes an error about this port's text.
@@ -249,7 +251,8 @@ impl Spec {
         if let Some(at) = self.options.pairs.iter().position(|(k, _)| !asked.contains(k)) {
             let (key, value) = &self.options.pairs[at];
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-            let error = self.error(format!("{} has no option '{}'", self.driver, shown(key)));
+            let said = if is_misspelt_secret(key, &asked) { hidden(key) } else { shown(key) };
+            let error = self.error(format!("{} has no option '{said}'", self.driver));
             if let Some((_, fix)) = self.options.hints.iter().find(|(hinted, _)| hinted == key) {
                 return Err(error.fix(*fix));
             }
@@ -299,16 +302,18 @@ impl fmt::Debug for Spec {
     }
 }
 
-/// Returns a port text, or a part of it, for errors, without its secret: also where a wrong
-/// character stands before the option or in place of its `=`.
+/// Returns a port text, or a part of it, for errors, without its secret: also in capital letters,
+/// and where a wrong character stands before the option or in place of its `=`.
 pub(crate) fn shown(text: &str) -> String {
     let part = |part: &str| {
+        // Changes no length: other letters than those of ASCII stay.
+        let lower = part.to_ascii_lowercase();
         let is_secret = |(at, _): &(usize, &str)| {
             let (before, behind) = (&part[..*at], &part[at + SECRET.len()..]);
             (before.is_empty() || before.ends_with(SEPARATORS))
                 && behind.starts_with(|c: char| c == '=' || SEPARATORS.contains(&c))
         };
-        match part.match_indices(SECRET).find(is_secret) {
+        match lower.match_indices(SECRET).find(is_secret) {
             Some((at, _)) => format!("{}***", &part[..=at + SECRET.len()]),
             None => part.to_owned(),
         }
@@ -318,6 +323,15 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// The option whose value is never shown.
 const SECRET: &str = "secret";
+
+/// Returns an option without the text behind its key.
+fn hidden(option: &str) -> String {
+    let start = option.len() - option.trim_start_matches(SEPARATORS).len();
+    match option[start..].find(|c: char| c == '=' || SEPARATORS.contains(&c)) {
+        Some(at) => format!("{}***", &option[..=start + at]),
+        None => option.to_owned(),
+    }
+}
 
 /// Returns the remedy for a text that is the name of `driver` alone.
 fn after(driver: &str) -> String {

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use super::shown;
+use super::{SECRET, SEPARATORS, hidden, nearest, shown};
 
 /// Options whose values are lists of numbers.
 const LISTS: [&str; 3] = ["udp", "tcp", "queues"];
@@ -25,9 +25,10 @@ pub struct Options {
 /// Displays the options as they are written, without the secret of a memif port.
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let option = |(key, value): &(String, Option<String>)| match value {
-            Some(value) => shown(&format!("{key}={value}")),
-            None => shown(key),
+        let asked = self.asked.borrow();
+        let option = |pair: &(String, Option<String>)| match is_misspelt_secret(&pair.0, &asked) {
+            true => hidden(&whole(pair)),
+            false => shown(&whole(pair)),
         };
         f.debug_list().entries(self.pairs.iter().map(option)).finish()
     }
@@ -109,6 +110,15 @@ impl Options {
         Some(text)
     }
 
+    /// Returns each option that is probably a misspelt `secret`, as it is written and without its
+    /// value.
+    pub(super) fn misspelt_secrets(&self) -> impl Iterator<Item = (String, String)> {
+        let asked = self.asked.borrow();
+        let is_one = |(key, _): &&(String, Option<String>)| is_misspelt_secret(key, &asked);
+        let found: Vec<String> = self.pairs.iter().filter(is_one).map(whole).collect();
+        found.into_iter().map(|option| (option.clone(), hidden(&option)))
+    }
+
     /// Finds the value of a key: `None` without the key, `Some(None)` for a key without value.
     pub(super) fn find(&self, key: &str) -> Option<Option<String>> {
         let mut asked = self.asked.borrow_mut();
@@ -130,4 +140,20 @@ impl Options {
             self.pairs.push((key.to_owned(), value.map(str::to_owned)));
         }
     }
+}
+
+/// Returns an option as it is written.
+fn whole((key, value): &(String, Option<String>)) -> String {
+    match value {
+        Some(value) => format!("{key}={value}"),
+        None => key.clone(),
+    }
+}
+
+/// Returns true if `key`, which is none of the keys that were `asked` for, is most similar to
+/// `secret`.
+pub(super) fn is_misspelt_secret(key: &str, asked: &[String]) -> bool {
+    let word = key.trim().split(SEPARATORS).next().unwrap_or_default();
+    let known = asked.iter().map(String::as_str).chain([SECRET]);
+    !asked.iter().any(|asked| asked == key) && key != SECRET && nearest(word, known) == Some(SECRET)
 }

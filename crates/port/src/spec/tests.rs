@@ -61,6 +61,9 @@ fn the_secret_is_not_shown_whatever_stands_around_it() {
         ("secret=hunter2:y,id=1", "secret=***,id=1"),
         ("nul:/run/x:secret=hunter2", "nul:/run/x:secret=***"),
         ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
+        ("null:/run/x,Secret=hunter2,id=1", "null:/run/x,Secret=***,id=1"),
+        ("null:/run/x:SECRET=hunter2", "null:/run/x:SECRET=***"),
+        ("null:/run/\u{e9}\u{130},sEcret:hunter2", "null:/run/\u{e9}\u{130},sEcret:***"),
     ] {
         assert_eq!(shown(text), said);
         if let Ok(spec) = parse(text) {
@@ -81,6 +84,33 @@ fn the_secret_is_not_shown_whatever_stands_around_it() {
     let spec = parse("null:/run/x:secret=hunter2").unwrap();
     assert_eq!(spec.value("secret", str::parse::<u32>), Ok(None));
     assert_eq!(spec.finish().unwrap_err().fix, "did you mean ,secret=***?");
+}
+
+#[test]
+fn value_of_an_unknown_key_that_is_like_secret_is_not_shown() {
+    for (text, said) in [
+        ("null:x,secert=hunter2", "null:x,secert=***"),
+        ("null:x,ide=1,secrets=hunter2,Sercet=hunter2", "null:x,ide=1,secrets=***,Sercet=***"),
+        ("null:x,sceret:hunter2", "null:x,sceret:***"),
+        ("null:x,secret-file=a,secre=hunter2", "null:x,secret-file=a,secre=***"),
+    ] {
+        let spec = parse(text).unwrap();
+        let early = spec.error("the other options are not read yet");
+        for key in ["secret", "secret-file", "id"] {
+            assert!(spec.value(key, |_| Ok::<_, String>(())).is_ok());
+        }
+        let e = spec.finish().unwrap_err();
+        for shown in [early.to_string(), e.to_string(), format!("{spec:?}"), spec.shown_text()] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+        assert!(e.what.contains(said) && e.why.contains("has no option '"), "{e}");
+    }
+    let e = parse("null:x,secert=hunter2").unwrap().finish().unwrap_err();
+    assert_eq!(e.why, "null has no option 'secert'");
+    // An option of this name would be shown.
+    let spec = parse("null:x,secrets=2").unwrap();
+    assert_eq!(spec.value("secrets", str::parse::<u32>), Ok(Some(2)));
+    assert_eq!((spec.finish(), &*spec.shown_text()), (Ok(()), "null:x,secrets=2"));
 }
 
 #[test]
