@@ -5,7 +5,8 @@
 //! fails there, it is shown as not verified: it may need a property that a veth lacks. For any
 //! other command, and if such a namespace cannot be made, doctor checks that the program is
 //! installed. A command with a placeholder, as IFACE, cannot be tested, nor can a command with
-//! further words after it.
+//! further words after it. A command in which a shell would read a character as more than itself is
+//! text only: the name of an interface, as `a;reboot`, may have such characters.
 
 use std::env;
 use std::fmt;
@@ -27,6 +28,8 @@ const PLACEHOLDERS: [&str; 8] =
 /// Words that stand for the command of the user's program. The command `linerate` replaces them by
 /// its own command, so they are no placeholder.
 const OWN_COMMAND: &str = "PROGRAM …";
+/// Characters that a shell reads as more than themselves, unless they are quoted.
+const SHELL_SYNTAX: &str = ";&|<>()$`\\\"*?[]{}!#~";
 
 /// A remedy for a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +38,9 @@ const OWN_COMMAND: &str = "PROGRAM …";
 pub struct Fix {
     /// The remedy as text, including the command.
     pub text: String,
-    /// The command at the end of `text`, ready to paste, if there is one without placeholders. The
-    /// words `PROGRAM …` in it stand for the command of the user's program.
+    /// The command at the end of `text`, ready to paste, if there is one without placeholders and
+    /// without characters that a shell would read as more than themselves. The words `PROGRAM …` in
+    /// it stand for the command of the user's program.
     pub command: Option<String>,
     /// Extent to which the command was tested.
     pub proof: Proof,
@@ -87,12 +91,29 @@ fn command_in(text: &str) -> Option<&str> {
     std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))
 }
 
-/// Returns true if no word of the command is a placeholder, nothing is left out, and no words
-/// follow the command.
+/// Returns true if no word of the command is a placeholder, nothing is left out, no words follow
+/// the command, and a shell reads each character as itself.
 fn is_complete(command: &str) -> bool {
     let others = command.replace(OWN_COMMAND, "");
-    let has_more = others.contains('…') || others.contains("; ");
+    let has_more = others.contains('…') || has_shell_syntax(&others);
     !has_more && !others.split_whitespace().any(|word| PLACEHOLDERS.contains(&word))
+}
+
+/// Returns true if a shell reads a character outside of single quotes as more than itself, or if a
+/// quote has no end.
+fn has_shell_syntax(command: &str) -> bool {
+    let (mut chars, mut is_quoted) = (command.chars(), false);
+    while let Some(c) = chars.next() {
+        match c {
+            '\'' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            // An escaped quote, as between the two parts of a quoted path that has a quote.
+            '\\' if chars.next() == Some('\'') => {}
+            c if SHELL_SYNTAX.contains(c) => return true,
+            _ => {}
+        }
+    }
+    is_quoted
 }
 
 fn proof(command: &str) -> Proof {
@@ -174,6 +195,18 @@ mod tests {
         }
         let own = Fix::of("there: sh -c PROGRAM …").unwrap();
         assert_eq!((own.proof, own.command.as_deref()), (Proof::Found, Some("sh -c PROGRAM …")));
+    }
+
+    #[test]
+    fn a_command_in_which_a_shell_would_find_another_one_is_not_ready_to_paste() {
+        for name in ["a;reboot", "a&reboot", "a|sh", "$(reboot)", "`reboot`", "a>b", "a'b", "a\\"] {
+            let fix = Fix::of(&format!("bring it up: ip link set {name} up")).unwrap();
+            assert!(fix.text.contains("ip link set"), "{fix}");
+            assert_eq!((fix.proof, fix.command), (Proof::Unverified, None), "{name}");
+        }
+        let quoted = r"sh '/srv/a b;c/it'\''s'";
+        assert_eq!(Fix::of(quoted).unwrap().command.as_deref(), Some(quoted));
+        assert_eq!(Fix::of(r"sh '/srv/a'\''s; reboot").unwrap().command.as_deref(), None);
     }
 
     #[test]
