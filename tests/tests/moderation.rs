@@ -277,6 +277,20 @@ fn a_stream_is_held_by_the_one_descriptor_that_mio_sleeps_on() {
     or_skip!(stream_to(|queue| by_mio(queue, held())));
 }
 
+/// Holds of memif are by the driver itself, which no veth shows.
+#[test]
+fn a_stream_by_memif_is_held_by_the_one_descriptor_that_mio_sleeps_on() {
+    let socket = format!("memif:@linerate-held-{}", std::process::id());
+    let port = Port::open(&format!("{socket},role=server")).unwrap();
+    let sender = Engine::builder()
+        .port("gen", "gen:rate=20kpps,burst=1")
+        .port("out", &format!("{socket},role=client"))
+        .wire("gen", "out");
+    let sender = sender.build().unwrap().start().unwrap();
+    by_mio(port.into_queues().remove(0), held());
+    let _ = sender.stop(OBEYED);
+}
+
 /// S1.3: NAPI and a device that holds its irqs, together; each is switched while packets pass.
 #[test]
 fn napi_polls_more_packets_for_an_irq_while_the_device_holds_them() {

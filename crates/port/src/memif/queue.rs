@@ -303,6 +303,15 @@ impl QueueOps for MemifQueue {
         self.end.set.no_later(at)
     }
 
+    /// Cost: as every driver's; the next `rx` reads the events of the descriptor, a syscall.
+    fn hold(&mut self, at: Instant) -> bool {
+        self.work();
+        // The peer may have rung just before. That event ends this hold, and the next `rx` clears
+        // it.
+        self.end.armed = true;
+        self.end.set.near(Instant::now(), at).is_ok()
+    }
+
     fn health(&self) -> Health {
         self.end.health.clone()
     }
@@ -383,7 +392,7 @@ impl MemifQueue {
         Ok(false)
     }
 
-    /// Stops requesting the peer's doorbell, because the queue has work.
+    /// Stops requesting the peer's doorbell, because the queue has work or is held.
     fn work(&mut self) {
         if self.end.set_belled(false, None)
             && let Some(rx) = &self.rings.rx

@@ -19,12 +19,14 @@ use std::env::set_current_dir;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Huge, Pages, Pool, Trust};
+use linerate_skb::{Batch, Huge, Local, Pages, Pool, Trust};
+use linerate_sys::wait::poll_readable;
 use linerate_testing::Scratch;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
 use crate::conformance::{Case, Ends, Rig};
+use crate::queue::Want;
 use crate::registry;
 
 /// Returns a name that only this test uses.
@@ -140,6 +142,34 @@ fn refused(pool: &Pool, client: &str) -> String {
             health => assert!(start.elapsed() < Duration::from_secs(10), "{health:?}"),
         }
     }
+}
+
+#[test]
+fn held_queue_gets_no_doorbell_and_is_readable_at_its_time() {
+    let (pool, hold) = (Pool::builder().frames(2048).build().unwrap(), Duration::from_millis(40));
+    let (mut near, mut far) = joined(&pool, "", ",zerocopy=no");
+    let (near, far) = (&mut near.queues[0], &mut far.queues[0]);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    while !near.arm(Want::Frames) {
+        near.rx(&mut mem, &mut batch, 8);
+    }
+    let mut send = |mem: &mut Local| {
+        let mut batch = Batch::with_capacity(1);
+        assert!(batch.push(mem.alloc_copy(&[1; 60]).unwrap()).is_ok());
+        assert_eq!(far.xmit(mem, &mut batch).packets, 1);
+        far.counters().driver.doorbells
+    };
+    for _ in 0..3 {
+        let start = Instant::now();
+        assert!(near.hold(start + hold));
+        assert_eq!(send(&mut mem), Some(0), "a held queue needs no doorbell");
+        assert!(poll_readable(&[near.as_fd()], Some(Duration::from_secs(20))).unwrap());
+        assert!(start.elapsed() >= hold * 3 / 4, "{:?}", start.elapsed());
+        assert_eq!(near.rx(&mut mem, &mut batch, 8).packets, 1);
+        batch.clear();
+    }
+    assert!(near.arm(Want::Frames) && send(&mut mem) == Some(1), "it is not held any more");
+    assert!(poll_readable(&[near.as_fd()], Some(Duration::from_secs(20))).unwrap());
 }
 
 mod zero_copy {
