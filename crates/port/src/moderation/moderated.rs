@@ -84,15 +84,21 @@ pub struct Moderated {
     pub(super) share: f64,
     pub(super) share_of_all: f64,
     pub(super) holds: Holds,
+    /// Packets and irqs before the last change of the mode.
+    pub(super) before: [u64; 2],
     pub(super) cost: Cost,
     pub(super) why: Why,
 }
 
 impl Moderated {
-    /// Returns the summary of a whole run of `packets` and `irqs`, instead of the recent state; its
-    /// hold is the mean hold, if most irqs ended a hold.
+    /// Returns the summary of a whole run of `packets` and `irqs`, instead of the recent state: of
+    /// the time since the last change of the mode. Its hold is the mean hold, if most irqs ended a
+    /// hold.
     #[must_use]
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
+        let [packets_before, irqs_before] = self.before;
+        let packets = packets.saturating_sub(packets_before);
+        let irqs = irqs.saturating_sub(irqs_before);
         // Without irqs there were no wake-ups, so that the ratio has no bound.
         self.share = self.share_of_all;
         self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };

@@ -32,7 +32,7 @@ const LATE_PART: u32 = 4;
 const LATE_MIN: Duration = Duration::from_micros(10);
 /// The longest time for which a quiet queue stays unpolled, and packets that wait for their time
 /// gather, in a mode without such a limit.
-const GAP_MAX_USECS: u32 = 250;
+const GAP_MAX: Duration = Duration::from_micros(250);
 /// Number of holds after which a time without a hold is quiet: nothing would have gathered, and the
 /// rate before is not that of the packets that come then.
 const QUIET: u32 = 2;
@@ -140,6 +140,8 @@ pub struct Moderator {
     recent: Usage,
     whole: Usage,
     holds: Holds,
+    /// Packets and irqs before the last change of the mode.
+    before: [u64; 2],
 }
 
 impl Moderator {
@@ -175,6 +177,7 @@ impl Moderator {
             recent: Usage::default(),
             whole: Usage::default(),
             holds: Holds::default(),
+            before: [0; 2],
         }
     }
 
@@ -199,6 +202,9 @@ impl Moderator {
             self.arrivals.forget();
             (self.due, self.held, self.is_left_to_device) = (None, None, false);
             (self.fastest, self.is_unheld) = (0.0, true);
+            // Summaries are of the time since the change.
+            (self.holds, self.whole, self.learned_at) = (Holds::default(), Usage::default(), None);
+            self.before = [self.packets, self.irqs];
         }
     }
 
@@ -206,6 +212,11 @@ impl Moderator {
     /// the other modes hold as their settings say.
     pub fn set_holding(&mut self, holding: Holding) {
         self.holding = holding;
+    }
+
+    /// Ends what [`Moderator::set_holding`] has set; returns true if it was a restriction.
+    pub(crate) fn allow_holds(&mut self) -> bool {
+        std::mem::take(&mut self.holding) != Holding::Allowed
     }
 
     /// Returns true if packets are held now, in the mode that [`Moderator::set_holding`] concerns.
@@ -241,6 +252,19 @@ impl Moderator {
             self.holds.cut_count -= u64::from(due.by_ring);
             self.adaptive.forget_hold();
         }
+    }
+
+    /// Cancels the last hold as [`Moderator::forget_hold`] does, because the device cannot be held.
+    pub fn refuse_hold(&mut self) {
+        self.forget_hold();
+        self.held = None;
+    }
+
+    /// Returns true if the last hold goes on at `now` for so long that its alarm, which may ring a
+    /// quarter of its time early, cannot have rung.
+    #[must_use]
+    pub fn holds_on(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due.at.saturating_duration_since(now) > due.hold / LEFT)
     }
 
     /// Records that a poll for up to `budget` packets returned `packets`, so that the queue is not
@@ -295,27 +319,21 @@ impl Moderator {
     /// same thread is held; `None` if it must be armed instead.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
-        let usecs = match self.mode {
-            // A limit of CPU time may hold the other queue for long: a timer that ends each hold
-            // for a quiet queue would take more than the limit. Packets of a ring would wake the
-            // worker one by one, because nothing gathers them.
-            Moderation::Interrupt
-            | Moderation::Napi
-            | Moderation::Adaptive(Goal::Cpu { .. })
-            | Moderation::Busy
-                if self.gathers =>
-            {
-                return None;
-            }
-            Moderation::Interrupt
-            | Moderation::Napi
-            | Moderation::Adaptive(Goal::Cpu { .. })
-            | Moderation::Busy
-            | Moderation::Dim => GAP_MAX_USECS,
-            Moderation::Fixed { usecs, .. } => usecs,
-            Moderation::Adaptive(Goal::Latency { p99_usecs }) => return Some(longest(p99_usecs)),
+        let longest = match self.mode {
+            Moderation::Interrupt | Moderation::Napi | Moderation::Busy => Duration::ZERO,
+            // It may hold the other queue for long: a timer that ends each hold for a quiet queue
+            // would take more than the limit.
+            Moderation::Adaptive(Goal::Cpu { .. }) => Duration::ZERO,
+            Moderation::Dim => GAP_MAX,
+            Moderation::Fixed { usecs, .. } => Duration::from_micros(usecs.into()),
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => longest(p99_usecs),
         };
-        Some(Duration::from_micros(usecs.into()))
+        // A mode that never holds must not cut the holds of others to its time. Packets of a ring
+        // would wake the worker one by one, because nothing gathers them.
+        match longest >= HOLD_MIN {
+            true => Some(longest),
+            false => (!self.gathers).then_some(GAP_MAX),
+        }
     }
 
     /// Returns the time for which packets that wait for their time to be sent may gather: no longer
@@ -327,9 +345,7 @@ impl Moderator {
             Moderation::Interrupt | Moderation::Napi | Moderation::Busy => return Duration::ZERO,
             Moderation::Fixed { usecs, .. } => Duration::from_micros(usecs.into()),
             Moderation::Adaptive(Goal::Latency { p99_usecs }) => longest(p99_usecs),
-            Moderation::Dim | Moderation::Adaptive(_) => {
-                Duration::from_micros(GAP_MAX_USECS.into())
-            }
+            Moderation::Dim | Moderation::Adaptive(_) => GAP_MAX,
         };
         from_nanos(self.cost.wake_ns / WAKING).min(most)
     }
@@ -492,10 +508,13 @@ impl Moderator {
         // As `begin` bounds the hold.
         let cut = self.cut(wanted.unwrap_or_default());
         let hold = wanted.map(|wanted| self.device.bound(wanted, cut.rate).0);
-        // A queue that is never idle has no irq, so nothing is learned; a decision does not follow
-        // each of its polls.
-        let never_slept = self.irqs == 0 && (self.packets > 0 || self.turn.packets > 0);
-        let packets_per_irq = if never_slept { f64::INFINITY } else { self.packets_per_irq };
+        // Nothing is learned of a queue that is never idle, which has no irq, or that always waits
+        // for room, too; a decision does not follow each of its polls.
+        let seen = self.packets + u64::from(self.turn.packets);
+        let packets_per_irq = match self.irqs_learned {
+            0 if seen > 0 => seen as f64 / self.irqs as f64,
+            _ => self.packets_per_irq,
+        };
         let moderated = Moderated {
             mode: self.mode,
             hold,
@@ -510,6 +529,7 @@ impl Moderator {
             share: self.recent.share(),
             share_of_all: self.whole.share(),
             holds: self.holds,
+            before: self.before,
             cost: self.cost,
             why,
         };

@@ -11,7 +11,7 @@ use linerate_sys::wait::{TimerPair, poll_each, poll_readable};
 
 use super::Queue;
 use crate::health::Health;
-use crate::moderation::{CpuReading, Moderation, Rest};
+use crate::moderation::{CpuReading, Moderation, Rest, Saving};
 use crate::waker::{WakeBell, WakeEnd, Waker};
 use crate::want::Want;
 
@@ -37,6 +37,13 @@ impl Queue {
     /// this waits for it busily, for up to 25 µs, and returns false.
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
+        if want == Want::Frames && self.is_held() {
+            return true;
+        }
+        // Only waits compare holds, so a verdict of theirs would have no end here.
+        if self.ops.moderator().allow_holds() {
+            self.saving = Saving::default();
+        }
         if let Some((until, spin)) = self.hold(want) {
             if spin {
                 self.spin_hold(until);
@@ -50,9 +57,19 @@ impl Queue {
                 self.sleep = Sleep::Timer;
                 return true;
             }
-            self.ops.moderator().forget_hold();
+            self.ops.moderator().refuse_hold();
         }
         self.arm_device(want)
+    }
+
+    /// Returns true if the descriptor rings at the end of a hold that was armed before, and cannot
+    /// have rung yet: the caller has armed again without receiving, because another source ended
+    /// its sleep.
+    fn is_held(&mut self) -> bool {
+        self.sleep == Sleep::Timer
+            && self.ops.waiting() == 0
+            && !self.ops.health_kind().ended()
+            && self.ops.moderator().holds_on(Instant::now())
     }
 
     /// Arms the device, and records the kind of sleep.

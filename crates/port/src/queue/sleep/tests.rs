@@ -6,6 +6,7 @@ use linerate_skb::{Local, Moved, Pool};
 use linerate_sys::wait::WaitSet;
 
 use super::*;
+use crate::moderation::Holding;
 use crate::queue::QueueOps;
 
 /// The hold of the next constant.
@@ -190,4 +191,36 @@ fn holds_are_compared_where_the_thread_waits_for_the_queue_alone() {
     rx(&mut armed);
     let _ = armed.arm(Want::Frames);
     assert!(!has_noted_holds(&armed));
+}
+
+#[test]
+fn arming_again_without_receiving_keeps_a_hold() {
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!(rx(&mut queue), 1);
+    let start = Instant::now();
+    assert!(queue.arm(Want::Frames));
+    // The device has a packet, so that its own `arm` would return false.
+    let is_kept = queue.arm(Want::Frames);
+    assert!(is_kept || start.elapsed() >= HOLD / 2, "the device was armed instead");
+    std::thread::sleep(HOLD);
+    assert_eq!((rx(&mut queue), queue.counts().hold_ends), (1, 1));
+}
+
+#[test]
+fn arming_ends_a_verdict_on_holds_that_only_waits_renew() {
+    let (mut queue, _packets) = open(Moderation::default());
+    queue.ops.moderator().set_holding(Holding::Costly);
+    let _ = queue.arm(Want::Frames);
+    assert!(!queue.ops.moderator().allow_holds(), "the verdict is valid");
+}
+
+#[test]
+fn hold_that_a_device_refuses_is_not_told() {
+    let (mut queue, _packets) = open(HELD);
+    assert_eq!(rx(&mut queue), 1);
+    assert!(queue.arm(Want::Frames));
+    let moderator = queue.ops.moderator();
+    assert_eq!(moderator.moderated().hold, Some(HOLD));
+    moderator.refuse_hold();
+    assert_eq!(moderator.moderated().hold, None);
 }

@@ -247,3 +247,23 @@ fn ring_that_ends_a_fixed_hold_is_a_warning_with_the_arithmetic() {
     // The mode chooses its own holds.
     assert_eq!(reading("adaptive:latency=1ms"), None);
 }
+
+#[test]
+fn a_summary_is_of_the_time_since_the_last_change_of_the_mode() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(5));
+    assert!(m.moderated().over(seen.packets, seen.irqs).hold.is_some());
+    m.set_mode(Moderation::Napi);
+    let moderated = m.moderated().over(seen.packets + 100, seen.irqs + 50);
+    assert_eq!((moderated.hold, moderated.packets_per_irq), (None, 2.0));
+}
+
+#[test]
+fn packets_an_irq_are_told_of_a_queue_of_which_nothing_is_learned() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    for _ in 0..3 {
+        m.irq();
+        m.received(4, 240, 64);
+    }
+    assert_eq!(m.moderated().packets_per_irq, 4.0);
+}
