@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{Cost, Holding, Rest};
+use linerate_port::moderation::{Cost, Holding, Rest, SLEEP_MIN};
 use linerate_port::{
     Direction, DriverQueue, HealthKind, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
 };
@@ -22,6 +22,10 @@ pub(crate) const NOT_QUEUED: &str = "n/a: no device queues its packets";
 /// packets to send.
 const SENDS_MIN: Duration = Duration::from_millis(1);
 const SENDS_MAX: Duration = Duration::from_secs(1);
+/// Shortest and longest time between two checks for room during a hold. The first is memif's
+/// shortest wait for room, so that the time does not depend on the length of a ring.
+const ROOM_MIN: Duration = SLEEP_MIN;
+const ROOM_MAX: Duration = Duration::from_millis(10);
 
 /// The packets that a device has to send, of a queue that is not polled.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +74,8 @@ pub(crate) struct Napi {
     held: bool,
     /// The packets that the device had when it was called while the queue was not polled.
     sends: Option<Sends>,
+    /// Packets sent at the last check for room during a hold, and the time until the next one.
+    room_look: (u64, Duration),
     /// The last published state, to notice a change.
     published: HealthKind,
 }
@@ -108,6 +114,7 @@ impl Napi {
             watched: true,
             held: false,
             sends: None,
+            room_look: (0, Duration::ZERO),
             published: HealthKind::Up,
         }
     }
@@ -178,6 +185,19 @@ impl Napi {
     /// that have left the fifo and are in transmit preparation.
     pub fn backlog(&self) -> usize {
         self.egress.ready() + self.ops.waiting()
+    }
+
+    /// Returns the time until the next check for room during a hold, while packets wait for room.
+    /// It grows while the device takes none, so that one that never does costs few wake-ups.
+    pub fn room_interval(&mut self) -> Duration {
+        let sent = self.counts().tx_packets;
+        let (before, interval) = self.room_look;
+        let interval = match sent == before {
+            true => (2 * interval).clamp(ROOM_MIN, ROOM_MAX),
+            false => ROOM_MIN,
+        };
+        self.room_look = (sent, interval);
+        interval
     }
 
     /// Returns the number of packets that wait for room or for their time.

@@ -10,7 +10,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::{Cost, CpuReading, Rest, SLEEP_MIN};
+use linerate_port::moderation::{Cost, CpuReading, Rest};
 use linerate_port::wait::{Event, EventFlags, NO_EVENT, TimerPair};
 use linerate_port::{QueueCounts, Want, clock};
 use linerate_skb::Verdict;
@@ -23,9 +23,6 @@ use std::os::fd::AsFd;
 pub(crate) const BELL: u64 = u64::MAX;
 /// The tag of the timer.
 pub(crate) const TIMER: u64 = u64::MAX - 1;
-/// Longest time between two checks for room while packets wait for room. It equals memif's shortest
-/// wait for room, so that the time does not depend on the length of a ring.
-const ROOM_INTERVAL: Duration = SLEEP_MIN;
 /// Weight that earlier samples of wake-ups keep when a sample is added: as those of their cost do.
 const DECAY: f64 = 0.96;
 /// Most events of a worker: one of each queue, of the bell and of two alarms that have rung.
@@ -88,7 +85,7 @@ impl Worker {
                 return if received { Rest::Look } else { Rest::Device };
             }
             if napi.backlog() > 0 {
-                most = most.min(ROOM_INTERVAL);
+                most = most.min(napi.room_interval());
             }
             most = most.min(napi.patience().unwrap_or(most));
         }
@@ -135,7 +132,8 @@ impl Worker {
             true
         } else {
             // A packet or a stage whose time has come is work, as a received packet is.
-            let due = self.next_due().into_iter().chain(self.unpolled_due).min();
+            let times = [self.unpolled_due, self.publish_due()];
+            let due = self.next_due().into_iter().chain(times.into_iter().flatten()).min();
             if due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
@@ -152,6 +150,12 @@ impl Worker {
     /// Returns the earliest time at which a packet is due or a stage is called.
     fn next_due(&self) -> Option<Instant> {
         self.due.into_iter().chain(self.stage_alarms.next).min()
+    }
+
+    /// Returns the time at which to publish the devices' figures, if packets have passed since the
+    /// last time: no later turn may do so for long.
+    fn publish_due(&self) -> Option<Instant> {
+        self.ask_at.filter(|_| self.passed() != self.published)
     }
 
     /// Sets the alarm for the end of a hold, at about `until`, or exactly then if a packet is due
@@ -291,7 +295,7 @@ impl Worker {
     /// a wake-up of this worker. There is no hold while an order waits. The bell ends the hold,
     /// unless the hold is so short that the worker waits busily.
     fn hold(&mut self, mut until: Instant, timeout: Option<Duration>) -> io::Result<()> {
-        let since = Instant::now();
+        let mut since = Instant::now();
         let left = until.saturating_duration_since(since);
         let time = timeout.map_or(left, |timeout| left.min(timeout));
         if time.is_zero() {
@@ -321,6 +325,8 @@ impl Worker {
         self.meter.falls_asleep(since, clock::thread_cpu_ns);
         let by_queue = if is_impatient {
             until = self.set_alarm(since, until)?;
+            // The time for arming is no sleep.
+            since = Instant::now();
             let by_queue = self.sleep(timeout)?;
             self.slot.bell().drain();
             by_queue
@@ -341,7 +347,11 @@ impl Worker {
             false
         };
         let woke = Instant::now();
-        self.slot.waits().held_off(woke.saturating_duration_since(since));
+        let slept = woke.saturating_duration_since(since);
+        match by_queue {
+            true => self.slot.waits().slept(slept),
+            false => self.slot.waits().held_off(slept),
+        }
         // The bell or the caller's timeout may have ended the sleep before the hold.
         if !by_queue && woke >= until {
             self.count_hold_ends();

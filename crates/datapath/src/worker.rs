@@ -105,7 +105,9 @@ pub struct Worker {
     pub(crate) saving: Saving,
     pub(crate) wakes: Wakes,
     turns: u32,
-    ask_at: Option<Instant>,
+    pub(crate) ask_at: Option<Instant>,
+    /// The packets that had passed when the devices' figures were last published.
+    pub(crate) published: u64,
     /// True if a device still has packets to send and the path adds no more.
     sending: bool,
     /// True if the last turn moved nothing, and left nothing to send.
@@ -161,6 +163,7 @@ impl Worker {
             slot,
             turns: 0,
             ask_at: None,
+            published: 0,
             sending: false,
             nothing_waits: false,
             clearing: None,
@@ -391,9 +394,16 @@ impl Worker {
     #[cold]
     pub fn publish(&mut self) {
         self.ask_at = None;
+        self.published = self.passed();
         self.slot.waits().runs();
         self.mems.iter().for_each(Local::see_cpu);
         self.napis.iter_mut().for_each(Napi::publish);
+    }
+
+    /// Returns the number of packets that all queues have received and sent.
+    pub(crate) fn passed(&self) -> u64 {
+        let counts = self.napis.iter().map(Napi::counts);
+        counts.map(|counts| counts.rx_packets + counts.tx_packets).sum()
     }
 
     /// Publishes each change of a device's health immediately, and wakes the threads that wait for

@@ -295,3 +295,33 @@ fn output_beside_a_wire_that_always_moves_packets_is_called_again_soon() {
     }
     assert!(calls.load(Ordering::Relaxed) > 0, "its device may have refused the last doorbell");
 }
+
+#[test]
+fn last_figures_of_a_burst_are_published_before_a_long_sleep() {
+    let (mut worker, _) = worker_of_nic(vec![3, 5]);
+    let now = Instant::now();
+    assert_eq!(worker.turn(now), Turned::Idle);
+    // The first turn has published, the packets come after it.
+    assert!(worker.arm().unwrap());
+    let due = worker.ask_at;
+    while worker.turn(Instant::now()) != Turned::Idle {}
+    assert_eq!((worker.napis[0].counts().rx_packets, worker.ask_at), (5, due));
+    assert!(worker.passed() != worker.published);
+    worker.park(Turned::Idle, Some(Duration::from_secs(20))).unwrap();
+    while worker.turn(Instant::now()) != Turned::Idle {}
+    worker.park(Turned::Idle, Some(Duration::from_secs(20))).unwrap();
+    while worker.turn(Instant::now()) != Turned::Idle {}
+    assert_eq!(worker.passed(), worker.published, "the sleep ended for it");
+    assert!(now.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn checks_for_room_become_rare_while_a_device_takes_nothing() {
+    let (mut worker, _, _) = dense(false, 1);
+    let [a, b, c] = [0; 3].map(|_| worker.napis[0].room_interval());
+    assert!(b == 2 * a && c == 2 * b, "{a:?} {b:?} {c:?}");
+    let longest = (0..20).map(|_| worker.napis[0].room_interval()).max();
+    assert_eq!(longest, Some(Duration::from_millis(10)));
+    worker.napis[0].readings().0.count_tx(1, 60);
+    assert_eq!(worker.napis[0].room_interval(), Duration::from_micros(50), "it takes packets");
+}
