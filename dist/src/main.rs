@@ -107,6 +107,15 @@ mod tests {
     }
 
     #[test]
+    fn service_has_a_folder_outside_that_of_the_records_of_root() {
+        let unit = include_str!("../linerate@.service");
+        let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        let folder = value("RuntimeDirectory=");
+        assert_eq!(folder.split('/').next(), Some("linerate-%i"), "root's is /run/linerate");
+        assert_eq!(value("Environment=XDG_RUNTIME_DIR="), format!("%t/{folder}"));
+    }
+
+    #[test]
     fn what_roff_would_read_is_guarded() {
         assert_eq!(as_it_is(".x\n a\\b"), ".SH NOTES\n.nf\n\\&.x\n a\\eb\n.fi\n");
     }

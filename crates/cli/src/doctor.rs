@@ -112,6 +112,9 @@ impl Doctor {
             }
             None => machine(),
         };
+        if let Some(failure) = refused(port.as_deref(), &findings) {
+            return Err(failure);
+        }
         if !self.undo {
             findings.extend(undo::pending().into_iter().map(|left| {
                 let mut finding = Finding::new(Level::Warn, left);
@@ -123,9 +126,6 @@ impl Doctor {
         }
         for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
             complete(fix, to_type);
-        }
-        if let Some(finding) = findings.iter().find(|f| f.code == Some(Code::PortSyntax.as_str())) {
-            return Err(refusal(finding));
         }
         screen.result(|| text(&findings), || json::doctor(shown.as_deref(), &findings))?;
         Ok(match ended {
@@ -264,11 +264,16 @@ fn complete(fix: &mut Fix, to_type: impl Fn(&str) -> String) {
     }
 }
 
-/// Returns the failure for an invalid request, in the form that other commands use.
-fn refusal(finding: &Finding) -> Failure {
-    let fix = finding.fix.as_ref().map_or("", |fix| &fix.text);
-    let (code, why) = (finding.code.unwrap_or_default(), finding.why.clone().unwrap_or_default());
-    Failure::new(USAGE, code, &finding.what, why, fix)
+/// Returns the failure for an invalid port text, in the form that other commands use. Without a
+/// `port` the findings are of no text: `--undo` reads the names of interfaces in records, and
+/// reports the changes that it could restore in spite of an invalid one.
+fn refused(port: Option<&str>, findings: &[Finding]) -> Option<Failure> {
+    port?;
+    let code = Code::PortSyntax.as_str();
+    let finding = findings.iter().find(|finding| finding.code == Some(code))?;
+    let fix = finding.fix.as_ref().map_or(String::new(), |fix| to_type(&fix.text));
+    let why = finding.why.clone().unwrap_or_default();
+    Some(Failure::new(USAGE, code, &finding.what, why, &fix))
 }
 
 /// Formats all findings, in order.
@@ -365,6 +370,18 @@ warn  y
         assert_eq!(with("linerate walk"), (whole, Some(command)));
         let part = "      fix (unverified): there: sh -c linerate …\n".to_owned();
         assert_eq!(with("linerate …"), (part, None));
+    }
+
+    #[test]
+    fn only_findings_about_the_text_of_a_port_refuse_the_request() {
+        let of = |code| Finding::of(Level::Miss, &Error::new(code, "x", "y").fix("z"));
+        let found = [of(Code::NoDevice), of(Code::PortSyntax)];
+        let failure = refused(Some("xdp:x,ring=3"), &found).unwrap();
+        let error = failure.error;
+        assert_eq!((failure.exit, &*error.code, &*error.fix), (USAGE, "E-PORT-SYNTAX", "z"));
+        assert!(refused(Some("xdp:x"), &found[..1]).is_none());
+        // A record with an invalid name of an interface: the other findings are printed, too.
+        assert!(refused(None, &found).is_none());
     }
 
     #[test]

@@ -62,13 +62,22 @@ pub fn to_type(fix: &str) -> String {
 }
 
 /// Returns the command with these arguments in shell syntax, or only its name if an argument needs
-/// quotes.
+/// quotes or has a secret.
 fn again(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":,=./_-+@%".contains(c);
-    match words.iter().all(|word| !word.is_empty() && word.chars().all(is_plain)) {
+    let is_shown =
+        |word: &String| !word.is_empty() && word.chars().all(is_plain) && !has_secret(word);
+    match words.iter().all(is_shown) {
         true => words.iter().fold("linerate".to_owned(), |text, word| text + " " + word),
         false => "linerate …".into(),
     }
+}
+
+/// Returns true if an argument has, or may have, the secret of a memif port, even if a mistake in
+/// it makes it no port text.
+pub(crate) fn has_secret(word: &str) -> bool {
+    // `secret-file=` has only the path of a file.
+    word.split("secret").skip(1).any(|behind| !behind.starts_with("-file"))
 }
 
 /// Formats the parts of a failure, each on its own line.
@@ -100,9 +109,11 @@ mod tests {
             |words: &[&str]| again(&words.iter().map(|word| (*word).into()).collect::<Vec<_>>());
         let typed = again(&["forward", "xdp:e0,udp=7", "--for", "10s"]);
         assert_eq!(typed, "linerate forward xdp:e0,udp=7 --for 10s");
-        for odd in ["a b", "$(x)", "[::1]:7", "", "a;b", "~"] {
+        for odd in ["a b", "$(x)", "[::1]:7", "", "a;b", "~", "memif:@x,secret=s", "secret:s"] {
             assert_eq!(again(&["gen", odd]), "linerate …", "{odd}");
         }
+        let typed = again(&["gen", "memif:@x,secret-file=/run/x"]);
+        assert_eq!(typed, "linerate gen memif:@x,secret-file=/run/x");
     }
 
     #[test]

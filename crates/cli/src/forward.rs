@@ -83,11 +83,10 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     let other = if name == other && !is_named(&b) { format!("{other}-2") } else { other };
     if name == other {
         let why = format!("both are named '{other}'");
+        let shown = b.shown_text();
+        let unnamed = shown.split_once('=').map_or(&*shown, |(_, text)| text);
         return Err(Error::new(Code::Topology, "cannot join two ports", why)
-            .fix(format!(
-                "name one of them: other={}",
-                right.split_once('=').map_or(right, |(_, text)| text)
-            ))
+            .fix(format!("name one of them: other={unnamed}"))
             .into());
     }
     let limits = &args.limits;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use linerate::{Code, Error, Registry, mean_frame_bytes, units};
+use linerate::{Code, Error, Registry, Spec, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
 use linerate_sys::netif::Interface;
 use linerate_sys::thread::try_cpus;
@@ -122,7 +122,8 @@ fn check_bounded(args: &Gen, drivers: &Registry) -> Result<(), Failure> {
 }
 
 /// Refuses datagrams through a port that is no interface, without both of their addresses.
-fn no_route(port: &str, to: SocketAddr) -> Failure {
+fn no_route(port: &Spec, to: SocketAddr) -> Failure {
+    let port = port.shown_text();
     let why = format!("{port} is no interface, so no route gives the datagrams' addresses");
     let fix =
         "add both --mac MAC and --from ADDRESS, or send through an interface, as in packet:eth0";
@@ -151,10 +152,10 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
         // both addresses.
         Err(_) => is_asked.then(|| to.arg.clone()),
     });
-    if let (Some(to), None) = (args.to, &leaves_by)
+    if let (Some(receiver), None) = (args.to, &leaves_by)
         && (args.mac.is_none() || args.from.is_none())
     {
-        return Err(no_route(&args.port, to));
+        return Err(no_route(&to, receiver));
     }
     say("dev", leaves_by);
     let is_paired = drivers.flags(&to).paired;

@@ -1,16 +1,22 @@
 //! The progress line on stderr, shown at a terminal.
 
 use linerate_sys::text::thousands;
-use std::env;
+use linerate_sys::wait::is_writable;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use crate::report::rate;
 
 /// Interval at which the line is redrawn.
 pub const REDRAW: Duration = Duration::from_millis(250);
+/// Longest wait of [`note_soon`] until stderr can be written.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Interval at which it looks again.
+const STEP: Duration = Duration::from_millis(5);
 
 /// Lets the terminal cut a line that is longer than it is wide, so that redrawing does not fill the
 /// screen; and its opposite.
@@ -21,8 +27,8 @@ const WRAP: &str = "\x1b[?7h";
 /// Erases the line in which the cursor is, and returns to its start.
 const ERASE: &str = "\r\x1b[K";
 /// True while the terminal shows a progress line, which notes of every thread must not continue.
-/// Changed only by the holder of the lock of stderr.
-static DRAWN: AtomicBool = AtomicBool::new(false);
+/// Its lock is held while stderr is written.
+static DRAWN: Mutex<bool> = Mutex::new(false);
 
 /// A line on stderr that is redrawn in place.
 #[derive(Debug)]
@@ -49,22 +55,31 @@ impl Line {
         is_shown.then_some(Line { last: None })
     }
 
-    /// Draws the line, unless it was drawn less than [`REDRAW`] ago.
+    /// Draws the line, unless it was drawn less than [`REDRAW`] ago, or stderr cannot be written
+    /// now: on a terminal that is stopped (Ctrl-S) the run goes on, and ends when it is to end.
     pub fn draw(&mut self, text: impl FnOnce() -> String) {
+        self.draw_on(&mut io::stderr(), &DRAWN, text);
+    }
+
+    fn draw_on(
+        &mut self,
+        err: &mut (impl Write + AsFd),
+        state: &Mutex<bool>,
+        text: impl FnOnce() -> String,
+    ) {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last < REDRAW) {
             return;
         }
         self.last = Some(now);
-        let text = text();
-        let mut err = io::stderr().lock();
-        DRAWN.store(true, Ordering::Relaxed);
-        let _ = err.write_all(drawn(&text).as_bytes());
+        let Some(mut is_drawn) = free(&*err, state) else { return };
+        *is_drawn = true;
+        let _ = err.write_all(drawn(&text()).as_bytes());
     }
 
-    /// Erases the progress line.
+    /// Erases the progress line, if stderr can be written soon.
     pub fn clear(&mut self) {
-        note("");
+        note_soon("");
     }
 }
 
@@ -103,16 +118,48 @@ fn drawn(text: &str) -> String {
     format!("\r{CUT}{text}\x1b[K{WRAP}")
 }
 
-/// Writes `text` to stderr, in place of the progress line if there is one.
+/// Writes `text` to stderr, in place of the progress line if there is one. Waits until stderr takes
+/// it: for results and errors.
 pub fn note(text: &str) {
-    let mut err = io::stderr().lock();
-    write_note(&mut err, &DRAWN, text);
+    let mut is_drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    write_note(&mut io::stderr(), &mut is_drawn, text);
 }
 
-/// Writes `text` in place of the line, if it is `drawn`. A failure is ignored: there is no other
+/// Writes `text` as [`note`] does, but leaves it out if stderr cannot be written within 0.2 s: for
+/// threads that must go on although a terminal is stopped (Ctrl-S), or a pipe is full.
+pub fn note_soon(text: &str) {
+    note_soon_on(&mut io::stderr(), &DRAWN, text);
+}
+
+/// Writes `text` within [`PATIENCE`]; returns false if it is left out.
+fn note_soon_on(err: &mut (impl Write + AsFd), state: &Mutex<bool>, text: &str) -> bool {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(mut is_drawn) = free(&*err, state) {
+            write_note(err, &mut is_drawn, text);
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(STEP);
+    }
+}
+
+/// Locks the state of the line; `None` if another thread writes, or `err` cannot be written now.
+fn free<'a>(err: &impl AsFd, state: &'a Mutex<bool>) -> Option<MutexGuard<'a, bool>> {
+    let state = match state.try_lock() {
+        Ok(state) => state,
+        Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    is_writable(err.as_fd()).then_some(state)
+}
+
+/// Writes `text` in place of the line, if it is drawn. A failure is ignored: there is no other
 /// channel for it.
-fn write_note(err: &mut impl Write, drawn: &AtomicBool, text: &str) {
-    let erase = if drawn.swap(false, Ordering::Relaxed) { ERASE } else { "" };
+fn write_note(err: &mut impl Write, is_drawn: &mut bool, text: &str) {
+    let erase = if std::mem::take(is_drawn) { ERASE } else { "" };
     // One call, so that other processes write before it or after it.
     let _ = err.write_all(format!("{erase}{text}").as_bytes());
 }
@@ -138,14 +185,50 @@ fn line(elapsed: Duration, total: Option<Duration>, packets: u64, pps: f64) -> S
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]
     fn note_replaces_a_line_that_is_drawn() {
-        let (drawn, mut err) = (AtomicBool::new(true), Vec::<u8>::new());
-        write_note(&mut err, &drawn, "note: a\n");
-        write_note(&mut err, &drawn, "note: b\n");
+        let (mut is_drawn, mut err) = (true, Vec::<u8>::new());
+        write_note(&mut err, &mut is_drawn, "note: a\n");
+        write_note(&mut err, &mut is_drawn, "note: b\n");
         assert_eq!(String::from_utf8(err).unwrap(), "\r\x1b[Knote: a\nnote: b\n");
+    }
+
+    #[test]
+    fn a_terminal_that_takes_nothing_delays_no_line_and_no_note() {
+        let (mut err, mut reader) = UnixStream::pair().unwrap();
+        let (state, mut line) = (Mutex::new(false), Line { last: None });
+        // A stopped terminal takes nothing, as a full socket.
+        err.set_nonblocking(true).unwrap();
+        while err.write(&[0; 4096]).is_ok() {}
+        line.draw_on(&mut err, &state, || panic!("the text is not needed"));
+        assert!(!note_soon_on(&mut err, &state, "note: a\n") && !*state.lock().unwrap());
+        // The terminal goes on.
+        reader.set_nonblocking(true).unwrap();
+        while reader.read(&mut [0; 4096]).is_ok() {}
+        line.last = None;
+        line.draw_on(&mut err, &state, || "4.20 Mpps".into());
+        assert!(*state.lock().unwrap());
+        assert!(note_soon_on(&mut err, &state, "note: b\n"));
+        let mut text = [0; 4096];
+        let n = reader.read(&mut text).unwrap();
+        let shown = String::from_utf8(text[..n].to_vec()).unwrap();
+        assert_eq!(shown, drawn("4.20 Mpps") + ERASE + "note: b\n");
+    }
+
+    #[test]
+    fn a_thread_that_writes_delays_no_line_and_no_note() {
+        let (mut err, _reader) = UnixStream::pair().unwrap();
+        let (state, mut line) = (Mutex::new(false), Line { last: None });
+        let writing = state.lock().unwrap();
+        line.draw_on(&mut err, &state, || panic!("the text is not needed"));
+        assert!(!note_soon_on(&mut err, &state, "note: a\n"));
+        drop(writing);
+        assert!(note_soon_on(&mut err, &state, "note: a\n"));
     }
 
     #[test]

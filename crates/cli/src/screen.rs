@@ -83,10 +83,19 @@ impl Screen {
         }
     }
 
+    /// Prints a note while a run goes on, as [`Screen::note`] does. Leaves it out if stderr does
+    /// not take it soon, because the run's end must not wait for a terminal that is stopped.
+    pub fn passing_note(&self, text: &str) {
+        if !self.json {
+            progress::note_soon(&plain(text));
+        }
+    }
+
     /// Prints a note about a change on an interface, also with `--json`, because the change would
-    /// otherwise be unknown while it lasts.
+    /// otherwise be unknown while it lasts. Leaves it out if stderr does not take it soon, because
+    /// the thread of the control socket prints such notes, too.
     pub fn change(&self, text: &str) {
-        eprint_all(text);
+        progress::note_soon(&plain(text));
     }
 
     /// Prints the failure of a command without a result.

@@ -90,7 +90,8 @@ impl Signals {
                 if !is_first || first.send(signal).is_err() {
                     if undo::is_recorded() {
                         let left = "the interfaces stay changed; restore them by";
-                        progress::note(&format!("note: {left}: {}\n", undo::UNDO));
+                        // Not `note`: another thread may wait for a terminal that is stopped.
+                        progress::note_soon(&format!("note: {left}: {}\n", undo::UNDO));
                     }
                     remove_folders();
                     std::process::exit(status(signal).into());

@@ -117,6 +117,10 @@ impl Records {
         let mut records = Records { path: path.to_owned(), ..Records::default() };
         for entry in fs::read_dir(path)?.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
+            // A folder, or a link to one, is no record, whatever its name is.
+            if entry.path().is_dir() {
+                continue;
+            }
             if name.starts_with(NEW) {
                 records.unfinished.push(name);
             } else if name.starts_with(RECORD) {
@@ -233,7 +237,10 @@ pub fn unread() -> Vec<Finding> {
 /// Returns warnings about the records of a folder that cannot be read.
 fn unread_in(path: &Path, folder: &OwnedFd) -> Vec<Finding> {
     match Records::of(path, folder) {
-        Ok(records) => records.unreadable.iter().map(|name| unreadable(&path.join(name))).collect(),
+        Ok(records) => {
+            let names = records.unreadable.iter();
+            names.map(|name| unreadable(Level::Warn, &path.join(name))).collect()
+        }
         Err(e) => vec![Finding::of(Level::Warn, &unlisted(path, &e))],
     }
 }
@@ -352,7 +359,9 @@ fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
     let mut found = records.undo(folder, |_| Wanted::Undo, screen);
     // Several settings of an interface that was deleted.
     found.dedup();
-    found.extend(records.unreadable.iter().map(|name| unreadable(&path.join(name))));
+    // What they have may be changed still.
+    let unread = records.unreadable.iter();
+    found.extend(unread.map(|name| unreadable(Level::Miss, &path.join(name))));
     for name in records.unfinished.iter().filter(|name| is_abandoned(path, folder, name)) {
         let _ = unlinkat(folder, name, AtFlags::empty());
     }
@@ -360,10 +369,10 @@ fn undo_in(path: &Path, folder: &OwnedFd, screen: &Screen) -> Vec<Finding> {
 }
 
 /// Returns the finding about a record that cannot be read.
-fn unreadable(path: &Path) -> Finding {
+fn unreadable(level: Level, path: &Path) -> Finding {
     let path = path.display();
     let what = format!("the record {path} cannot be read");
-    let mut finding = Finding::new(Level::Warn, what);
+    let mut finding = Finding::new(level, what);
     finding
         .why("another user can write it, it is no record, or another version has written it")
         .fix(format!("restore by hand what it has, and remove it; to see what it has: cat {path}"));

@@ -52,6 +52,21 @@ fn secret_of_a_memif_port_is_in_no_output() {
     }
     let d = run(&format!("doctor memif:{name},role=server,secret=s3cret --json")).document();
     assert_eq!(d["port"], format!("memif:{name},role=server,secret=***"));
+    // An error names the command, or the port.
+    let port = format!("memif:{name},secret=s3cret");
+    for (words, told) in [
+        (format!("forward packet:nosuchif0 {port}"), "error"),
+        (format!("gen {port} --to 192.0.2.7:7777"), "secret=*** is no interface"),
+        (format!("forward a=gen: a={port}"), "other=memif:"),
+        (format!("forward null: null: {port}"), "'…' found"),
+        (format!("doctor --peer {port}"), "invalid value '…'"),
+    ] {
+        for more in ["", " --json"] {
+            let ended = run(&format!("{words}{more}"));
+            assert!(!ended.out.contains("s3cret") && !ended.err.contains("s3cret"), "{ended:?}");
+            assert!((ended.out + &ended.err).contains(told), "{words}");
+        }
+    }
 }
 
 #[test]

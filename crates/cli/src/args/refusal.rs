@@ -34,7 +34,10 @@ pub fn refuse(e: &clap::Error) -> u8 {
 
 /// Returns clap's error as a failure; `words` are the arguments.
 fn usage(e: &clap::Error, words: &[String]) -> Failure {
+    // clap quotes the word that it cannot use.
+    let secret = words.iter().filter(|word| errors::has_secret(word));
     let text = e.render().to_string();
+    let text = secret.fold(text, |text, word| text.replace(word.as_str(), "…"));
     let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
     let (why, usage) = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => ("no command is named", ""),

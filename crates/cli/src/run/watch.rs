@@ -67,7 +67,7 @@ pub(super) fn watch(
             return Ended::Failed;
         }
         for note in poor.check(running.stats().ports(), start.elapsed()) {
-            screen.note(&note);
+            screen.passing_note(&note);
         }
     }
 }
@@ -84,7 +84,7 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
             Health::Failed(_) => return true,
             Health::Down(e) if !was_down => {
                 let e = errors::to_type(&e.to_string());
-                screen.note(&format!("note: port '{}' is down: {e}\n", port.name));
+                screen.passing_note(&format!("note: port '{}' is down: {e}\n", port.name));
                 down.push(port.name);
             }
             Health::Down(_) => {}

@@ -234,7 +234,8 @@ impl Line {
     /// Undoes the change, and returns what was found: at level `Ok` if nothing is left to be
     /// undone. `all` has the lines of all records.
     pub fn undo(&self, all: &[&Line], screen: &Screen) -> Finding {
-        let refused = match self.run() {
+        let (run, is_here) = (self.run(), self.netns.is_here());
+        let refused = match run {
             Run::Lives => Some((
                 "the run that changed it still runs, and will restore it when it ends",
                 self.end_command(),
@@ -254,7 +255,7 @@ impl Line {
                     self.pid
                 ),
             )),
-            Run::Ended if !self.netns.is_here() => Some((
+            Run::Ended if !is_here => Some((
                 "it is in another network namespace, which may no longer exist",
                 // A deleted namespace takes its veths with it; its cards return to the initial one.
                 "repeat it in that namespace (ip netns lists them): ip netns exec NAME linerate \
@@ -268,8 +269,14 @@ impl Line {
             )),
             Run::Ended => self.needed().map(|fix| ("an XDP program may need it as it is", fix)),
         };
+        // A run that still runs restores its change itself, and one in another namespace is
+        // restored there. Nothing else restores the change of an ended run in this namespace.
+        let level = match run {
+            Run::Ended if is_here => Level::Miss,
+            _ => Level::Warn,
+        };
         match refused {
-            Some((why, fix)) => self.not_restored(&self.left.descriptions().0, why, &fix),
+            Some((why, fix)) => self.not_restored(level, &self.left.descriptions().0, why, &fix),
             None => match self.restore(screen) {
                 Ok(finding) => finding,
                 // What could not be read or restored stays in the record.
@@ -294,9 +301,9 @@ impl Line {
     }
 
     /// Returns the finding that the change stays; `state` describes the present setting.
-    fn not_restored(&self, state: &str, why: &str, fix: &str) -> Finding {
+    fn not_restored(&self, level: Level, state: &str, why: &str, fix: &str) -> Finding {
         let what = format!("{} was not restored: {state}", self.interface);
-        let mut finding = Finding::new(Level::Warn, what);
+        let mut finding = Finding::new(level, what);
         finding.why(why).fix(fix);
         finding
     }
@@ -333,7 +340,7 @@ impl Line {
                     let state = "its RSS table is neither that of a port nor the former one";
                     let why = "the device stored another table than the run set, or another \
                                program has changed it since";
-                    return Ok(self.not_restored(state, why, &fix));
+                    return Ok(self.not_restored(Level::Miss, state, why, &fix));
                 }
             },
         };

@@ -71,7 +71,7 @@ pub fn record<'a>(
 }
 
 /// Records the changes that opening `ports` will make; `lasts` says for how long. `is_locked` is
-/// true if the caller has locked the folder, or has tried to.
+/// true if the caller has locked the records, or has tried to.
 pub(super) fn record_locked<'a>(
     is_locked: bool,
     lasts: &str,
@@ -181,8 +181,8 @@ impl Written {
         Ok(())
     }
 
-    /// Writes the file, or replaces it by another one. Locks the folder first, for which it waits
-    /// at most for `wait`; `None` if the caller has locked it.
+    /// Writes the file, or replaces it by another one. Locks the records first, for which it waits
+    /// at most for `wait`; `None` if the caller has locked them.
     fn write(&mut self, wait: Option<Duration>, screen: &Screen) -> Result<(), Errno> {
         let Some(Line { pid, start, .. }) = self.lines.first() else { return Ok(()) };
         let text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();

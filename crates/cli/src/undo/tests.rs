@@ -10,6 +10,7 @@ use rustix::fs::FlockOperation;
 
 use super::left::{by_hand, is_left_of, is_of_neither, is_of_run};
 use super::line::{exists, identity, pidns};
+use super::lock::LOCK;
 use super::netns::Netns;
 use super::record::{Written, reason};
 use super::*;
@@ -41,10 +42,12 @@ impl Folder {
         file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).unwrap();
     }
 
+    /// Returns the names of the files, without that of the lock.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path.0).unwrap().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.retain(|name| name != LOCK);
         names.sort_unstable();
         names
     }
@@ -93,12 +96,14 @@ fn records_that_cannot_be_read_are_reported_and_unfinished_ones_of_ended_runs_ar
     assert!(ended.iter().all(|name| folder.names().contains(name)), "they may be of a container");
     ended.iter().for_each(|name| folder.make_old(name));
     folder.make_old(&format!("new-run-{own}-{own_start}"));
-    assert_eq!(unread_in(&folder.path.0, &folder.folder).len(), 2, "a run reports them, too");
+    let unread = unread_in(&folder.path.0, &folder.folder);
+    assert_eq!(unread.len(), 2, "a run reports them, too");
+    assert!(unread.iter().all(|finding| finding.level == Level::Warn), "{unread:?}");
     let found = folder.undo();
     assert_eq!(found.len(), 2, "{found:?}");
     for name in ["run-7-8", "run-7-9"] {
         let what = format!("the record {} cannot be read", folder.path.0.join(name).display());
-        assert!(found.iter().any(|(level, told, _)| *level == Level::Warn && *told == what));
+        assert!(found.iter().any(|(level, told, _)| *level == Level::Miss && *told == what));
     }
     let unfinished = format!("new-run-{own}-{own_start}");
     assert_eq!(folder.names(), [unfinished.as_str(), "other", "run-7-8", "run-7-9"]);
@@ -145,10 +150,9 @@ fn setting_that_a_running_process_has_changed_since_is_not_undone() {
     folder.write("run-2", &format!("{}\n", ended("gone0", 2)), 0o600);
     folder.write("run-3", &format!("{other}\n"), 0o600);
     let found = folder.undo();
-    let warned = |part: &str| {
-        found.iter().any(|(level, _, why)| *level == Level::Warn && why.contains(part))
-    };
-    assert!(warned("still runs, and will restore it") && warned("needs it as it is"), "{found:?}");
+    let has = |level, part: &str| found.iter().any(|f| f.0 == level && f.2.contains(part));
+    assert!(has(Level::Warn, "still runs, and will restore it"), "{found:?}");
+    assert!(has(Level::Miss, "needs it as it is"), "{found:?}");
     assert_eq!(folder.names(), ["run-1", "run-2"], "a hold is another setting");
     fs::remove_file(folder.path.0.join("run-1")).unwrap();
     assert_eq!(folder.undo()[0].0, Level::Ok);
@@ -190,28 +194,35 @@ fn line_that_is_undone_is_removed_from_its_record() {
 }
 
 #[test]
-fn folder_is_locked_until_the_lock_is_dropped() {
+fn folder_that_another_process_has_locked_does_not_prevent_an_undo() {
     let folder = Folder::new();
+    folder.write("run-1", &format!("{}\n", ended("gone0", 5)), 0o600);
+    // Any user can do this to a folder that all may read.
     let again = open(&folder.path.0, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-    let try_lock = || rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive);
-    let lock = Lock::of(&folder.folder, LOCK_WAIT, &Screen::plain(true));
-    assert_eq!(try_lock(), Err(Errno::WOULDBLOCK));
-    drop(lock);
-    assert_eq!(try_lock(), Ok(()));
-    let e = Lock::take(&folder.folder, Duration::ZERO).err().unwrap();
-    assert_eq!((e.code, &*e.fix), (linerate::Code::Busy, "see: lslocks"), "{e}");
+    rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(folder.undo()[0].0, Level::Ok);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn folder_that_is_called_as_a_record_is_none() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path.0.join("run-west")).unwrap();
+    // As systemd makes for a service with a user of its own.
+    std::os::unix::fs::symlink("run-west", folder.path.0.join("run-east")).unwrap();
+    assert!(unread_in(&folder.path.0, &folder.folder).is_empty());
+    assert!(folder.undo().is_empty());
 }
 
 #[test]
 fn nothing_is_undone_while_another_process_has_locked_the_records() {
     let folder = Folder::new();
     folder.write("run-1", &format!("{}\n", ended("gone0", 5)), 0o600);
-    let again = open(&folder.path.0, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-    rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let lock = Lock::take(&folder.folder, Duration::ZERO).unwrap();
     let found = undo_in(&folder.path.0, &folder.folder, &Screen::plain(true));
     assert_eq!((found.len(), found[0].level, found[0].code), (1, Level::Miss, Some("E-BUSY")));
     assert_eq!(folder.names(), ["run-1"]);
-    drop(again);
+    drop(lock);
     assert_eq!(folder.undo()[0].0, Level::Ok);
 }
 
@@ -454,7 +465,7 @@ fn record_that_is_too_long_or_of_another_user_is_not_used() {
     assert!(
         found
             .iter()
-            .all(|(level, what, _)| *level == Level::Warn && what.contains("cannot be read"))
+            .all(|(level, what, _)| *level == Level::Miss && what.contains("cannot be read"))
     );
     assert_eq!(fs::read_to_string(folder.path.0.join("run-1")).unwrap(), long);
     assert_eq!(folder.names().len(), found.len());
