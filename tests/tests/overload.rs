@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linerate_datapath::{Engine, Moderation, Running, Stage, StageContext, Steering, Turn};
 use linerate_skb::Batch;
-use linerate_sys::clock::thread_cpu_ns;
+use linerate_sys::clock::{monotonic_ns, thread_cpu_ns};
 use linerate_tests::netns::Netns;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
@@ -22,8 +22,8 @@ const SERVED: u64 = 1000;
 const ORDERS: usize = 51;
 const LONG: Duration = Duration::from_secs(60);
 
-/// The work so far: packets of the first wire, and CPU time of the worker's thread.
-type Done = Arc<Mutex<[u64; 2]>>;
+/// The work so far: packets of the first wire, CPU time of the worker's thread, and the time.
+type Done = Arc<Mutex<[u64; 3]>>;
 
 /// A stage that works for `WORK_NS` on each packet that is longer than a probe.
 struct Work(Done);
@@ -38,7 +38,7 @@ impl Stage for Work {
             }
         }
         let mut done = self.0.lock().unwrap();
-        *done = [done[0] + packets, thread_cpu_ns()];
+        *done = [done[0] + packets, thread_cpu_ns(), monotonic_ns()];
     }
 }
 
@@ -53,8 +53,13 @@ fn send(from: &Netns, what: &str) -> Running {
 }
 
 /// Returns the share of the worker's CPU time that was spent on packets between two readings.
-fn share(before: [u64; 2], after: [u64; 2]) -> f64 {
+fn share(before: [u64; 3], after: [u64; 3]) -> f64 {
     ((after[0] - before[0]) * WORK_NS) as f64 / (after[1] - before[1]) as f64
+}
+
+/// Returns the packets a second that the worker processed between two readings.
+fn rate(before: [u64; 3], after: [u64; 3]) -> f64 {
+    (after[0] - before[0]) as f64 * 1e9 / (after[2] - before[2]) as f64
 }
 
 #[test]
@@ -78,7 +83,8 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     until_true("packets", LONG, || read()[0] > 100);
     let before = read();
     until_true("a peak", LONG, || read()[0] > 2000);
-    let peak = share(before, read());
+    let after = read();
+    let (peak, peak_rate) = (share(before, after), rate(before, after));
     let _ = sender.stop(LONG);
 
     let before = read();
@@ -96,9 +102,11 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
         std::thread::sleep(Duration::from_millis(1));
     }
     until_true("the second wire", LONG, || stats.ports()[3].counts.tx_packets >= SERVED);
-    let (flooded, times) = (share(before, read()), times());
+    let after = read();
+    let (flooded, flooded_rate, times) = (share(before, after), rate(before, after), times());
     println!(
-        "{times} times the load; of the CPU time: {peak:.3} at the peak, {flooded:.3} flooded"
+        "{times} times the load; of the CPU time: {peak:.3} at the peak, {flooded:.3} flooded; \
+         packets a second: {peak_rate:.0} and {flooded_rate:.0}"
     );
 
     meanwhile.sort_unstable();
