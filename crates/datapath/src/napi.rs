@@ -74,8 +74,9 @@ pub(crate) struct Napi {
     held: bool,
     /// The packets that the device had when it was called while the queue was not polled.
     sends: Option<Sends>,
-    /// Packets sent at the last check for room during a hold, and the time until the next one.
-    room_look: (u64, Duration),
+    /// Packets sent at the last check for room during a hold, and the time since which there are so
+    /// many.
+    room_look: Option<(u64, Instant)>,
     /// The last published state, to notice a change.
     published: HealthKind,
 }
@@ -114,7 +115,7 @@ impl Napi {
             watched: true,
             held: false,
             sends: None,
-            room_look: (0, Duration::ZERO),
+            room_look: None,
             published: HealthKind::Up,
         }
     }
@@ -189,15 +190,13 @@ impl Napi {
 
     /// Returns the time until the next check for room during a hold, while packets wait for room.
     /// It grows while the device takes none, so that one that never does costs few wake-ups.
-    pub fn room_interval(&mut self) -> Duration {
+    pub fn room_interval(&mut self, now: Instant) -> Duration {
         let sent = self.counts().tx_packets;
-        let (before, interval) = self.room_look;
-        let interval = match sent == before {
-            true => (2 * interval).clamp(ROOM_MIN, ROOM_MAX),
-            false => ROOM_MIN,
-        };
-        self.room_look = (sent, interval);
-        interval
+        let (_, since) = *self.room_look.insert(match self.room_look {
+            Some(look) if look.0 == sent => look,
+            _ => (sent, now),
+        });
+        now.saturating_duration_since(since).clamp(ROOM_MIN, ROOM_MAX)
     }
 
     /// Returns the number of packets that wait for room or for their time.
@@ -447,8 +446,9 @@ impl Napi {
     /// Publishes the statistics that only the queue's owner can read from the device.
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
-    pub fn publish(&mut self) {
-        let _ = self.slot.publish(&mut self.ops, &self.egress);
+    #[must_use = "false: a reader has the lock, so a later call has to publish them"]
+    pub fn publish(&mut self) -> bool {
+        self.slot.publish(&mut self.ops, &self.egress)
     }
 
     /// Closes the device, which may wait until `until`, and publishes its last figures; waits if a

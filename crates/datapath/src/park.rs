@@ -78,14 +78,14 @@ impl Worker {
             self.forget_holds();
             return Rest::Look;
         }
+        if self.napis.iter().any(Napi::awaits_tx_space) {
+            self.forget_holds();
+            return if received { Rest::Look } else { Rest::Device };
+        }
         let mut most = Duration::MAX;
         for napi in &mut self.napis {
-            if napi.awaits_tx_space() {
-                self.forget_holds();
-                return if received { Rest::Look } else { Rest::Device };
-            }
             if napi.backlog() > 0 {
-                most = most.min(napi.room_interval());
+                most = most.min(napi.room_interval(now));
             }
             most = most.min(napi.patience().unwrap_or(most));
         }

@@ -394,10 +394,11 @@ impl Worker {
     #[cold]
     pub fn publish(&mut self) {
         self.ask_at = None;
-        self.published = self.passed();
         self.slot.waits().runs();
         self.mems.iter().for_each(Local::see_cpu);
-        self.napis.iter_mut().for_each(Napi::publish);
+        if self.napis.iter_mut().fold(true, |all, napi| napi.publish() & all) {
+            self.published = self.passed();
+        }
     }
 
     /// Returns the number of packets that all queues have received and sent.

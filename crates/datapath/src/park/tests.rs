@@ -91,7 +91,10 @@ fn packets_that_wait_for_room_prevent_a_hold_where_the_device_tells_of_room() {
 
 #[test]
 fn packets_that_wait_for_room_shorten_a_hold_to_a_look() {
-    let (mut worker, slot, turned) = dense(false, 1);
+    let (mut worker, slot, _) = dense(false, 1);
+    // The device has just taken a packet, so that it may soon take another one.
+    worker.napis[0].readings().0.count_tx(1, 60);
+    let turned = worker.turn(Instant::now());
     let Turned::Until(until) = turned else { panic!("{turned:?}") };
     // Compare the end of the hold that was decided: the time actually slept depends on this
     // machine.

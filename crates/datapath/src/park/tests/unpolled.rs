@@ -318,10 +318,17 @@ fn last_figures_of_a_burst_are_published_before_a_long_sleep() {
 #[test]
 fn checks_for_room_become_rare_while_a_device_takes_nothing() {
     let (mut worker, _, _) = dense(false, 1);
-    let [a, b, c] = [0; 3].map(|_| worker.napis[0].room_interval());
-    assert!(b == 2 * a && c == 2 * b, "{a:?} {b:?} {c:?}");
-    let longest = (0..20).map(|_| worker.napis[0].room_interval()).max();
-    assert_eq!(longest, Some(Duration::from_millis(10)));
+    let now = Instant::now();
+    let mut interval = |after_us| {
+        let at = now + Duration::from_secs(1) + Duration::from_micros(after_us);
+        worker.napis[0].room_interval(at).as_micros()
+    };
+    // `dense` has looked before.
+    assert_eq!(interval(0), 10_000);
     worker.napis[0].readings().0.count_tx(1, 60);
-    assert_eq!(worker.napis[0].room_interval(), Duration::from_micros(50), "it takes packets");
+    let mut interval = |after_us| {
+        let at = now + Duration::from_secs(1) + Duration::from_micros(after_us);
+        worker.napis[0].room_interval(at).as_micros()
+    };
+    assert_eq!([0, 0, 50, 100, 300, 1 << 20].map(&mut interval), [50, 50, 50, 100, 300, 10_000]);
 }
