@@ -166,7 +166,7 @@ impl Interface {
         request.ifr_ifru.ifru_flags = (flags | FLAG_UP) as c_short;
         // SAFETY: SIOCSIFFLAGS takes an ifreq, and follows no address in it.
         unsafe { ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request) }
-            .map_err(|e| self.failed("SIOCSIFFLAGS", e))
+            .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
     /// Restricts `socket`, which is of the interface's network namespace, to packets of this
@@ -200,7 +200,8 @@ impl Interface {
     /// Returns the error of a request by name.
     ///
     /// An interface that is being renamed has no name for some milliseconds. It is not gone: the
-    /// error is EAGAIN then.
+    /// error is EAGAIN then. Requests of ethtool keep ENODEV, which they also give for a device that
+    /// is being reset.
     ///
     /// Source: net/core/dev.c `netif_change_name`, which waits for readers between both names.
     fn failed(&self, call: &str, errno: Errno) -> Error {
@@ -366,11 +367,6 @@ mod tests {
                     Ok(mtu) => assert_eq!(mtu, 1400),
                     Err(e) => assert_eq!(e.code, Code::System, "{e}"),
                 }
-                let others = [a.driver().err(), a.merging().err(), a.tx_queues().err()];
-                for e in others.into_iter().flatten() {
-                    assert_eq!(e.code, Code::System, "{e}");
-                }
-                assert_ne!(a.rss().unwrap_err().code, Code::NoDevice);
                 names.insert(a.present_name().as_str().to_owned());
             }
             std::fs::remove_file(path).unwrap();

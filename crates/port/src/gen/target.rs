@@ -95,6 +95,7 @@ impl Target {
         }
         let route = match (self.mac, self.from) {
             (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(Route::or_guess(&dev, self.dst.ip())?),
             _ => Some(Route::of(&dev, self.dst.ip())?),
         };
         let known = |route: Option<&Route>| route.and_then(|route| route.src);

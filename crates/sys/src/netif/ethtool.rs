@@ -4,7 +4,7 @@
 
 use rustix::io::Errno;
 
-use super::{Interface, NetFolder, ioctl};
+use super::{Interface, NetFolder, ioctl, refused};
 use crate::error::{Code, Error, Result};
 
 /// The merging of received packets into superframes, by the kernel or by the device.
@@ -152,7 +152,7 @@ impl Interface {
         // SAFETY: for all commands of this function's callers, the pointer in the ifreq is that of
         // an ethtool_value. The kernel reads and writes `value`, which outlives the call.
         unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) }
-            .map_err(|e| self.failed(call, e))?;
+            .map_err(|e| refused(&self.name, call, e))?;
         Ok(value.data)
     }
 
@@ -204,7 +204,7 @@ impl Interface {
         let done = unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) };
         match done {
             Ok(()) => Ok(Some(channels)),
-            Err(e @ Errno::NODEV) => Err(self.failed("ETHTOOL_GCHANNELS", e)),
+            Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
             Err(_) => Ok(None),
         }
     }
@@ -239,7 +239,7 @@ impl Interface {
         // SAFETY: for this command, the pointer in the ifreq is that of an ethtool_drvinfo. The
         // kernel writes `value`, which outlives the call.
         unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) }
-            .map_err(|e| self.failed("ETHTOOL_GDRVINFO", e))?;
+            .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
         let text = |bytes: &[u8]| {
             let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
             String::from_utf8_lossy(&bytes[..end]).into_owned()

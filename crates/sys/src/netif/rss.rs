@@ -299,7 +299,7 @@ impl Interface {
             Errno::INVAL => Error::os(Code::PortSyntax, self.no_rss(), call, e).fix(self.look()),
             Errno::PERM => Error::os(Code::Permission, self.no_rss(), call, e)
                 .fix(Capabilities::NET_ADMIN.remedy()),
-            e => self.failed(call, e),
+            e => super::refused(&self.name, call, e),
         })
     }
 
@@ -359,16 +359,16 @@ impl RssGuard {
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        retried(|| self.restore());
+        retried(|| self.restore(), || self.interface.named().is_ok());
     }
 }
 
-/// Calls `step` until it succeeds, or fails for a reason that stays: while an interface is being
-/// renamed, requests fail for some milliseconds.
-fn retried(mut step: impl FnMut() -> Result<()>) {
+/// Calls `step` until it succeeds, or fails for a reason that stays: while an interface that `is_there`
+/// is being renamed, or its device is reset, requests fail for some milliseconds.
+fn retried(mut step: impl FnMut() -> Result<()>, is_there: impl Fn() -> bool) {
     for _ in 0..TRIES_MAX {
         match step() {
-            Err(e) if e.code == Code::System => {
+            Err(e) if matches!(e.code, Code::System | Code::NoDevice) && is_there() => {
                 let _ = poll_readable(&[], Some(RETRY_INTERVAL));
             }
             _ => return,
@@ -448,17 +448,18 @@ mod tests {
 
     #[test]
     fn restoring_is_tried_again_while_the_interface_is_being_renamed() {
-        for (code, fails, calls) in [
-            (Code::System, 2, 3),
-            (Code::System, usize::MAX, TRIES_MAX),
-            (Code::NoDevice, usize::MAX, 1),
-            (Code::Unsupported, usize::MAX, 1),
+        for (code, is_there, fails, calls) in [
+            (Code::System, true, 2, 3),
+            (Code::NoDevice, true, usize::MAX, TRIES_MAX),
+            (Code::NoDevice, false, usize::MAX, 1),
+            (Code::Unsupported, true, usize::MAX, 1),
         ] {
             let mut called = 0;
-            retried(|| {
+            let step = || {
                 called += 1;
                 if called > fails { Ok(()) } else { Err(Error::new(code, "a", "b")) }
-            });
+            };
+            retried(step, || is_there);
             assert_eq!(called, calls, "{code} {fails}");
         }
     }

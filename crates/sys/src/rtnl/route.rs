@@ -72,6 +72,19 @@ impl Route {
     ///
     /// Source: net/ipv4/route.c, `ip_route_output_key_hash_rcu`.
     pub fn of(interface: &Interface, to: IpAddr) -> Result<Route> {
+        Route::found(interface, to, false)
+    }
+
+    /// Queries the route as [`Route::of`] does, but takes a guess, too: for a sender that knows the
+    /// MAC address of the next hop, and needs its own address only.
+    ///
+    /// # Errors
+    /// As [`Route::of`].
+    pub fn or_guess(interface: &Interface, to: IpAddr) -> Result<Route> {
+        Route::found(interface, to, true)
+    }
+
+    fn found(interface: &Interface, to: IpAddr, may_guess: bool) -> Result<Route> {
         let name = interface.name();
         let what = format!("cannot find a route to {to} through {name}");
         let mut body = vec![0; ROUTE_BYTES];
@@ -83,12 +96,13 @@ impl Route {
         put(&mut body, RTA_DST, &octets(to));
         put(&mut body, RTA_OIF, &interface.index().to_ne_bytes());
         let answer = ask(RTM_GETROUTE, RTM_NEWROUTE, &body);
-        let answer = answer.and_then(|answer| match to.is_ipv4() && is_guess(&answer) {
-            true => Err(Errno::NETUNREACH),
-            false => Ok(answer),
-        });
+        let answer =
+            answer.and_then(|answer| match !may_guess && to.is_ipv4() && is_guess(&answer) {
+                true => Err(Errno::NETUNREACH),
+                false => Ok(answer),
+            });
         let answer = answer.map_err(|e| {
-            let fix = format!("ip route add {to} dev {name}, or via GATEWAY; ip route lists them");
+            let fix = format!("ip route add {to} dev {name}, or via GATEWAY; or add mac=MAC");
             Error::os(Code::System, &what, "RTM_GETROUTE", e).fix(fix)
         })?;
         let (kind, route) = read_route(to, &answer);
@@ -349,6 +363,12 @@ mod tests {
                 let e = route(&v0, no_route).unwrap_err();
                 assert!(e.why.contains("unreachable") && e.fix.contains("ip route add"), "{e}");
             }
+            let guess = Route::or_guess(&v0, "192.0.2.7".parse().unwrap()).unwrap();
+            assert_eq!(
+                guess.src,
+                Some([10, 0, 0, 1].into()),
+                "enough for who knows the MAC address"
+            );
             // A route of another table than the main one counts, if a rule leads to it.
             ip("route add 192.0.2.0/24 via 10.0.0.9 dev v0 table 100");
             assert!(route(&v0, "192.0.2.7").is_err(), "no rule leads to it");
