@@ -76,8 +76,11 @@ fn again(words: &[String]) -> String {
 /// Returns true if an argument has, or may have, the secret of a memif port, even if a mistake in
 /// it makes it no port text.
 pub(crate) fn has_secret(word: &str) -> bool {
+    let lower = word.to_ascii_lowercase();
     // `secret-file=` has only the path of a file.
-    word.split("secret").skip(1).any(|behind| !behind.starts_with("-file"))
+    let has = |text: &str| text.split("secret").skip(1).any(|rest| !rest.starts_with("-file"));
+    let is_like = |option: &str| option.starts_with("se") && !option.starts_with("secret-file");
+    has(&lower) || (lower.contains("memif:") && lower.split(',').skip(1).any(is_like))
 }
 
 /// Formats the parts of a failure, each on its own line.
@@ -109,7 +112,8 @@ mod tests {
             |words: &[&str]| again(&words.iter().map(|word| (*word).into()).collect::<Vec<_>>());
         let typed = again(&["forward", "xdp:e0,udp=7", "--for", "10s"]);
         assert_eq!(typed, "linerate forward xdp:e0,udp=7 --for 10s");
-        for odd in ["a b", "$(x)", "[::1]:7", "", "a;b", "~", "memif:@x,secret=s", "secret:s"] {
+        let secrets = ["memif:@x,secret=s", "secret:s", "memif:@x,Secret=s", "memif:@x,secert=s"];
+        for odd in ["a b", "$(x)", "[::1]:7", "", "a;b", "~"].into_iter().chain(secrets) {
             assert_eq!(again(&["gen", odd]), "linerate …", "{odd}");
         }
         let typed = again(&["gen", "memif:@x,secret-file=/run/x"]);

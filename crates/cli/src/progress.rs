@@ -127,6 +127,7 @@ pub fn note(text: &str) {
 
 /// Writes `text` as [`note`] does, but leaves it out if stderr cannot be written within 0.2 s: for
 /// threads that must go on although a terminal is stopped (Ctrl-S), or a pipe is full.
+/// A text that is longer than the room there waits all the same.
 pub fn note_soon(text: &str) {
     note_soon_on(&mut io::stderr(), &DRAWN, text);
 }

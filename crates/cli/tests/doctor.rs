@@ -59,7 +59,10 @@ fn secret_of_a_memif_port_is_in_no_output() {
         (format!("gen {port} --to 192.0.2.7:7777"), "secret=*** is no interface"),
         (format!("forward a=gen: a={port}"), "other=memif:"),
         (format!("forward null: null: {port}"), "'…' found"),
+        (format!("forward null: null: memif:{name},Secret=s3cret"), "'…' found"),
+        (format!("forward null: null: memif:{name},secert=s3cret"), "'…' found"),
         (format!("doctor --peer {port}"), "invalid value '…'"),
+        (format!("doctor --peer={port}"), "invalid value '…'"),
     ] {
         for more in ["", " --json"] {
             let ended = run(&format!("{words}{more}"));

@@ -305,7 +305,14 @@ impl fmt::Debug for Spec {
 /// Returns a port text, or a part of it, for errors, without its secret: also in capital letters,
 /// and where a wrong character stands before the option or in place of its `=`.
 pub(crate) fn shown(text: &str) -> String {
+    // A comma is in place of the `=`.
+    let mut is_next = false;
     let part = |part: &str| {
+        let is_value = is_next && !part.contains('=');
+        is_next = part.trim().eq_ignore_ascii_case(SECRET);
+        if is_value {
+            return "***".to_owned();
+        }
         // Changes no length: other letters than those of ASCII stay.
         let lower = part.to_ascii_lowercase();
         let is_secret = |(at, _): &(usize, &str)| {

@@ -34,10 +34,14 @@ pub fn refuse(e: &clap::Error) -> u8 {
 
 /// Returns clap's error as a failure; `words` are the arguments.
 fn usage(e: &clap::Error, words: &[String]) -> Failure {
-    // clap quotes the word that it cannot use.
-    let secret = words.iter().filter(|word| errors::has_secret(word));
+    // clap quotes the word that it cannot use, or the value in `--option=value`.
+    let quoted = |word: &'_ String| match word.strip_prefix('-').and_then(|w| w.split_once('=')) {
+        Some((_, value)) => value.to_owned(),
+        None => word.clone(),
+    };
+    let secret = words.iter().map(quoted).filter(|word| errors::has_secret(word));
     let text = e.render().to_string();
-    let text = secret.fold(text, |text, word| text.replace(word.as_str(), "…"));
+    let text = secret.fold(text, |text, word| text.replace(&word, "…"));
     let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
     let (why, usage) = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => ("no command is named", ""),

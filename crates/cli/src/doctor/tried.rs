@@ -1,13 +1,9 @@
 //! The port that doctor opens as a trial, by the settings that it changes.
 
 use linerate::{Driver, Spec};
-use linerate_ctl::doctor::Trial;
+use linerate_ctl::doctor::{FILTERS, Trial};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::reaches_hardware;
-
-/// Keys of a port text that select packets, which the trial of a driver of links replaces.
-const FILTERS: [&str; 11] =
-    ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write", "promisc"];
 
 /// Returns the text of a port that changes the same settings as the port that the trial of `spec`
 /// opens; `None` if it opens none, or one that changes nothing.

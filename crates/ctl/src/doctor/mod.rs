@@ -38,7 +38,7 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use linerate_port::doctor::{Finding, Findings, Fix, Level, Proof, Trial, worst};
+pub use linerate_port::doctor::{FILTERS, Finding, Findings, Fix, Level, Proof, Trial, worst};
 pub use machine::machine;
 
 use linerate_datapath::driver_text;

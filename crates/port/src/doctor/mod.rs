@@ -28,6 +28,7 @@ pub(crate) mod trial;
 pub use finding::{Finding, Findings, Level, worst};
 pub(crate) use fix::full_trial;
 pub use fix::{Fix, Proof, is_here};
+pub use trial::FILTERS;
 
 /// The extent of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -16,8 +16,8 @@ use crate::port::Port;
 ///
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
-/// Keys of a port text that select packets.
-const FILTERS: [&str; 11] =
+/// Keys of a port text that select packets, which a trial replaces.
+pub const FILTERS: [&str; 11] =
     ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write", "promisc"];
 /// Longest time that the kernel needs to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);

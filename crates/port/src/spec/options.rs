@@ -28,9 +28,11 @@ impl fmt::Debug for Options {
         let asked = self.asked.borrow();
         let option = |pair: &(String, Option<String>)| match is_misspelt_secret(&pair.0, &asked) {
             true => hidden(&whole(pair)),
-            false => shown(&whole(pair)),
+            false => whole(pair),
         };
-        f.debug_list().entries(self.pairs.iter().map(option)).finish()
+        // All at once, because the secret may be behind a comma.
+        let all = self.pairs.iter().map(option).collect::<Vec<_>>().join(",");
+        f.debug_list().entries(shown(&all).split(',')).finish()
     }
 }
 

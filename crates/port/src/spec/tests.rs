@@ -63,6 +63,7 @@ fn the_secret_is_not_shown_whatever_stands_around_it() {
         ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
         ("null:/run/x,Secret=hunter2,id=1", "null:/run/x,Secret=***,id=1"),
         ("null:/run/x:SECRET=hunter2", "null:/run/x:SECRET=***"),
+        ("null:/run/x,secret,hunter2,id=1", "null:/run/x,secret,***,id=1"),
         ("null:/run/\u{e9}\u{130},sEcret:hunter2", "null:/run/\u{e9}\u{130},sEcret:***"),
     ] {
         assert_eq!(shown(text), said);
