@@ -204,7 +204,7 @@ impl Moderator {
             (self.fastest, self.is_unheld) = (0.0, true);
             // Summaries are of the time since the change.
             (self.holds, self.whole, self.learned_at) = (Holds::default(), Usage::default(), None);
-            self.before = [self.packets, self.irqs];
+            self.before = [self.packets + u64::from(self.turn.packets), self.irqs];
         }
     }
 

@@ -38,6 +38,8 @@ impl Queue {
     #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         if want == Want::Frames && self.is_held() {
+            // The caller has worked for another source, which is no cost of this queue's wake-up.
+            self.meter.stay_awake();
             return true;
         }
         // Only waits compare holds, so a verdict of theirs would have no end here.

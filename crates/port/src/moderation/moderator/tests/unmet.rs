@@ -253,8 +253,10 @@ fn a_summary_is_of_the_time_since_the_last_change_of_the_mode() {
     let mut m = Moderator::new(Moderation::default(), true);
     let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(5));
     assert!(m.moderated().over(seen.packets, seen.irqs).hold.is_some());
+    // No decision follows a poll that used its budget.
+    m.received(64, 0, 64);
     m.set_mode(Moderation::Napi);
-    let moderated = m.moderated().over(seen.packets + 100, seen.irqs + 50);
+    let moderated = m.moderated().over(seen.packets + 164, seen.irqs + 50);
     assert_eq!((moderated.hold, moderated.packets_per_irq), (None, 2.0));
 }
 
