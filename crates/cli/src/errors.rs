@@ -79,8 +79,15 @@ pub(crate) fn has_secret(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     // `secret-file=` has only the path of a file.
     let has = |text: &str| text.split("secret").skip(1).any(|rest| !rest.starts_with("-file"));
-    let is_like = |option: &str| option.starts_with("se") && !option.starts_with("secret-file");
-    has(&lower) || (lower.contains("memif:") && lower.split(',').skip(1).any(is_like))
+    let sorted = |key: &str| {
+        let mut letters: Vec<u8> = key.bytes().collect();
+        letters.sort_unstable();
+        letters
+    };
+    // Two letters are often exchanged.
+    let is_like =
+        |option: &str| sorted(option.split('=').next().unwrap_or_default()) == sorted("secret");
+    has(&lower) || lower.split(',').skip(1).any(is_like)
 }
 
 /// Formats the parts of a failure, each on its own line.
