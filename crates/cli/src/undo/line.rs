@@ -340,7 +340,7 @@ impl Line {
                     let state = "its RSS table is neither that of a port nor the former one";
                     let why = "the device stored another table than the run set, or another \
                                program has changed it since";
-                    return Ok(self.not_restored(Level::Miss, state, why, &fix));
+                    return Ok(self.not_restored(Level::Warn, state, why, &fix));
                 }
             },
         };
