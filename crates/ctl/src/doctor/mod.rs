@@ -38,7 +38,9 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use linerate_port::doctor::{FILTERS, Finding, Findings, Fix, Level, Proof, Trial, worst};
+#[doc(hidden)] // For the command, which announces the changes of a trial.
+pub use linerate_port::doctor::FILTERS;
+pub use linerate_port::doctor::{Finding, Findings, Fix, Level, Proof, Trial, worst};
 pub use machine::machine;
 
 use linerate_datapath::driver_text;
