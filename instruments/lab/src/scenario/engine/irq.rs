@@ -350,6 +350,8 @@ mod tests {
         /// Sleeps for up to `time`; returns the frames that the worker found after an interrupt.
         fn sleep(&mut self, time: Duration) -> u64 {
             let (wakeups, received) = (self.wakeups(), self.received());
+            // Else it would wake once for its figures.
+            self.driver.publish();
             self.driver.park(Turned::Idle, Some(time)).unwrap();
             if self.wakeups() > wakeups {
                 self.poll();
