@@ -65,7 +65,7 @@ fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     dns[2..HEADER].copy_from_slice(&[flags, 0, 0, 1, 0, records as u8, 0, 0, 0, 0]);
     dns[end..data_at].copy_from_slice(&record[..data_at - end]);
     dns[data_at..].copy_from_slice(data);
-    udp.swap_ends();
+    udp.reply();
     udp.fill_checksum().then_some(()).ok_or(DropReason::UNSUPPORTED)
 }
 

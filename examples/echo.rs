@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             if udp.dst_port() != udp_port || is_service || udp.ends().dst().is_multicast() {
                 return Err(DropReason::UNWANTED);
             }
-            udp.swap_ends(); // the checksum stays valid
+            udp.reply(); // swaps addresses and ports; the checksum stays valid
             Ok(())
         });
         left = left.saturating_sub(port.xmit(&mut batch));

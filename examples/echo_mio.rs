@@ -61,5 +61,5 @@ fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let is_service = udp.src_port() == 7777 || udp.src_port() < 1024;
     let is_ours = udp.dst_port() == 7777 && !udp.ends().dst().is_multicast();
     let is_asked = is_ours && !is_service;
-    is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
+    is_asked.then(|| udp.reply()).ok_or(DropReason::UNWANTED)
 }

@@ -16,7 +16,7 @@ fn main() -> linerate::Result<()> {
             // Two echoes would answer each other for ever.
             // An answer must not come from a multicast address.
             let is_asked = udp.src_port() != 7777 && !udp.ends().dst().is_multicast();
-            is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
+            is_asked.then(|| udp.reply()).ok_or(DropReason::UNWANTED)
         });
         port.xmit(&mut batch); // sends from the front; the rest stays
         batch.discard(DropReason::TX_FULL); // this program drops it

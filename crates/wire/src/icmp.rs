@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, Unaligned};
 
-use crate::ip::{self, HeaderMut};
+use crate::ip::{self, HeaderMut, REPLY_HOPS};
 use crate::partial::{self, Check};
 use crate::{
     EthEnds, EtherType, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth, ipv4, ipv6,
@@ -209,6 +209,15 @@ impl IcmpMut<'_> {
 
     fn renumber(&mut self, old: u16, new: u16) {
         self.check.renumber(&mut self.header.check, false, old, new);
+        // The checksum of all zeros is all ones, to which an update does not come. The pseudo
+        // header of ICMPv6 is never all zero.
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        if is_zero(self.header.as_bytes())
+            && !(self.is_v6() || self.check.is_pseudo())
+            && is_zero(self.payload)
+        {
+            self.header.check.set(0xffff);
+        }
     }
 
     /// Returns true for an ICMPv6 message, which has other types than those of ICMP over IPv4.
@@ -278,8 +287,6 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-/// Hop limit of a reply. Source: RFC 1700, "IP Time to Live".
-const REPLY_HOPS: u8 = 64;
 /// Offset of the checksum in the header.
 const CHECK_AT: usize = 2;
 
@@ -312,5 +319,27 @@ impl IcmpHeader {
 
     fn is_echo_request(&self, v6: bool) -> bool {
         self.kind == [if v6 { ECHO_REQUEST_V6 } else { ECHO_REQUEST_V4 }, 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fix_ipv4;
+
+    #[test]
+    fn an_echo_of_zeros_is_answered_with_a_right_checksum() {
+        for payload in [0, 1, 8] {
+            let mut frame = vec![2; 12];
+            frame.extend([8, 0, 0x45, 0, 0, 28 + payload, 0, 0, 0, 0, 64, 1, 0, 0]);
+            frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+            frame.extend([ECHO_REQUEST_V4, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+            frame.resize(frame.len() + usize::from(payload), 0);
+            fix_ipv4(&mut frame);
+            assert!(icmp(&frame).unwrap().checksum_ok());
+            icmp_mut(&mut frame).unwrap().reply().unwrap();
+            assert!(icmp(&frame).unwrap().checksum_ok(), "{frame:?}");
+            assert_eq!(frame[36..38], [0xff, 0xff]);
+        }
     }
 }

@@ -10,6 +10,9 @@ use crate::partial::Check;
 use crate::{EtherType, Head, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
 use crate::{checksum, eth, ipv4, ipv6};
 
+/// Number of hops of an answer. Source: RFC 1700, "IP Time to Live".
+pub(crate) const REPLY_HOPS: u8 = 64;
+
 /// Returns a view of the IP packet in `frame`, of either version.
 ///
 /// Errors: [`Malformed::NotIp`], or those of [`crate::ipv4`] and [`crate::ipv6`].

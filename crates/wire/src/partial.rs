@@ -70,7 +70,7 @@ impl Check {
 
     /// Returns true if the field has the sum of the pseudo header, which does not include words of
     /// the transport header.
-    fn is_pseudo(self) -> bool {
+    pub fn is_pseudo(self) -> bool {
         matches!(self, Check::Pseudo | Check::Segments)
     }
 

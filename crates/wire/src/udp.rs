@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::ip::{self, HeaderMut};
+use crate::ip::{self, HeaderMut, REPLY_HOPS};
 use crate::partial::{self, Check};
 use crate::{EthEnds, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth, head};
 
@@ -109,13 +109,23 @@ impl UdpMut<'_> {
     ///
     /// Shape: what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
     ///        to answer such a datagram is for the caller to decide before. The number of hops
-    ///        stays as it came: [`crate::Ipv4Mut::set_ttl`] or [`crate::Ipv6Mut::set_hop_limit`]
-    ///        renews it.
+    ///        stays as it came: [`UdpMut::reply`] renews it.
     /// Cost:  constant.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
         self.ip.swap();
         std::mem::swap(&mut self.header.src, &mut self.header.dst);
+    }
+
+    /// Makes the datagram an answer to its sender: swaps the ends, as [`UdpMut::swap_ends`] does,
+    /// and gives it the 64 hops of a new packet. What is left of the question's hops may be too few
+    /// for the way back.
+    ///
+    /// Shape: as of [`UdpMut::swap_ends`]. Checksums stay right.
+    /// Cost:  constant.
+    pub fn reply(&mut self) {
+        self.swap_ends();
+        self.ip.set_hops(REPLY_HOPS);
     }
 
     /// Returns the IP address of the sender.
@@ -249,6 +259,21 @@ mod tests {
             assert_eq!(view.ends().dst(), Mac([2, 0, 0, 0, 0, 2]));
             assert_eq!(view.payload(), b"ping");
             assert!(udp(&frame).unwrap().checksum_ok());
+            assert!(ipv4(&frame).map_or(true, |ip| ip.checksum_ok()));
+        }
+    }
+
+    #[test]
+    fn an_answer_has_the_hops_of_a_new_packet_and_checksums_that_are_right() {
+        for mut frame in
+            [udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"ping"), udp6_frame(b"ping")]
+        {
+            udp_mut(&mut frame).unwrap().ip.set_hops(3);
+            udp_mut(&mut frame).unwrap().reply();
+            let view = udp(&frame).unwrap();
+            assert_eq!((view.src_port(), view.dst_port()), (2000, 1000));
+            assert_eq!(view.ip().hops(), 64);
+            assert!(view.checksum_ok());
             assert!(ipv4(&frame).map_or(true, |ip| ip.checksum_ok()));
         }
     }
