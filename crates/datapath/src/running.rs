@@ -331,8 +331,12 @@ fn unreported(index: usize) -> Error {
 }
 
 /// Runs a worker to its end; returns the error if it failed.
-fn run(index: usize, worker: Worker) -> Option<Error> {
-    let (why, fix) = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+fn run(index: usize, mut worker: Worker) -> Option<Error> {
+    let ran = catch_unwind(AssertUnwindSafe(|| worker.run()));
+    // Only now, because a driver that panics at its close while another panic unwinds would end the
+    // process.
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(worker)));
+    let (why, fix) = match ran.and_then(|ran| dropped.map(|()| ran)) {
         Ok(Ok(())) => return None,
         Ok(Err(e)) => (e.to_string(), "the sandbox may forbid epoll or timers: allow them"),
         Err(panic) => {

@@ -435,7 +435,7 @@ impl Worker {
     ///
     /// # Errors
     /// Whatever epoll says.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(&mut self) -> io::Result<()> {
         let term = Term::start();
         loop {
             let turned = self.turn(Instant::now());
@@ -479,8 +479,19 @@ impl Worker {
     }
 }
 
+/// Reports that a worker is over, also if a driver panics at its close.
+struct Over(Arc<WorkerSlot>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.publish(true);
+        self.0.set_over();
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
+        let _over = Over(self.slot.clone());
         // Packets are left here only if a stage or driver panicked.
         self.batch.discard(DropReason::STOPPED);
         self.outbox.discard(DropReason::STOPPED);
@@ -503,8 +514,6 @@ impl Drop for Worker {
                 clearing.ended(&self.napis);
             }
         }
-        self.slot.publish(true);
-        self.slot.set_over();
     }
 }
 

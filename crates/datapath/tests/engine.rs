@@ -195,6 +195,32 @@ fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
     assert!(stopped.ledger.is_drained(), "{stopped}");
 }
 
+/// Panics in its turn, and again when it is dropped.
+struct PanicsTwice;
+
+impl Stage for PanicsTwice {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {
+        panic!("a stage's own fault");
+    }
+}
+
+impl Drop for PanicsTwice {
+    fn drop(&mut self) {
+        panic!("a stage's second fault");
+    }
+}
+
+#[test]
+fn a_stage_that_panics_again_when_it_is_dropped_ends_its_worker_only() {
+    let engine = wired("gen:,count=10", "sink:").stage(|_| PanicsTwice).build().unwrap();
+    let running = engine.start().unwrap();
+    let failed = running.wait(LONG).unwrap_err();
+    assert!(failed.why.contains("a stage's own fault"), "{failed}");
+    let stopped = running.stop(Duration::ZERO);
+    assert_eq!(stopped.check(), Err(failed));
+    assert!(stopped.ledger.is_drained(), "{stopped}");
+}
+
 /// Passes packets on in `.0` more turns, then drops its own packets and panics.
 struct PanicsAfter(u32);
 
