@@ -42,7 +42,7 @@ pub struct Tune {
     #[arg(short = 'k', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_features: Option<String>,
-    /// Change transmit features: tx-batch N or auto
+    /// Change transmit features: tx-batch N or auto, shape 10Mbit
     #[arg(short = 'K', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub features: Option<Vec<String>>,
@@ -88,6 +88,7 @@ Examples:
   linerate forward xdp:eth0 xdp:eth1 --control /run/x.sock
   linerate tune /run/x.sock                          every setting of every port
   linerate tune /run/x.sock -K eth0 tx-batch 1       one doorbell for each packet
+  linerate tune /run/x.sock -K wan0 shape 20Mbit     another rate for a port with shape=
   linerate tune /run/x.sock -C eth0 rx-usecs 50 rx-frames 16
   linerate tune /run/x.sock -C eth0/1 moderation adaptive:latency=100us
   linerate tune /run/x.sock -L eth0 cpu 1 --revert-after 60s

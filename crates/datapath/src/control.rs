@@ -12,6 +12,7 @@ use linerate_port::moderation::DeviceHold;
 use linerate_port::{Code, Error, Moderation, Result};
 
 use crate::mailbox::ORDERS_MAX;
+use crate::qdisc::BitRate;
 use crate::tx_batch::TxBatch;
 use crate::worker_slot::{Refusal, WorkerSlot};
 
@@ -34,6 +35,8 @@ pub enum Setting {
     Moderation(Moderation),
     /// The most packets for one doorbell.
     TxBatch(TxBatch),
+    /// The rate to which a discipline limits packets: the option `shape=`.
+    Shape(BitRate),
 }
 
 /// The result of an order that changes a setting.
@@ -100,6 +103,24 @@ impl Control {
         cap: TxBatch,
     ) -> Result<PendingOrder> {
         self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
+    }
+
+    /// Orders another rate for a port that was opened with `shape=`; its burst is the one of that
+    /// text, or the default of the new rate.
+    ///
+    /// It is applied between two turns. Packets that wait keep their order, tokens and debts stay,
+    /// and the time before the change counts at the old rate. The pool keeps its size: if superframes
+    /// are cut shorter than before and there are no frames for the segments, they stay whole.
+    ///
+    /// # Errors
+    /// As [`Control::set_moderation`]; the answer is `E-UNSUPPORTED` if a queue has no rate.
+    pub fn set_shape(
+        &self,
+        port: &str,
+        queue: Option<usize>,
+        rate: BitRate,
+    ) -> Result<PendingOrder> {
+        self.set(port, queue, Setting::Shape(rate), "shape")
     }
 
     /// Returns the present hold of a port's device; `None` if it has none that can be changed.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use linerate_port::DriverQueue;
 use linerate_skb::{Batch, DropReason, Local, Moved};
 
-use crate::qdisc::{Qdisc, QdiscCounts};
+use crate::qdisc::{BitRate, Qdisc, QdiscCounts};
 use crate::tx_batch::{AUTO_BYTES, AUTO_PACKETS, TxBatch};
 use crate::waits::Flushes;
 
@@ -100,6 +100,18 @@ impl Egress {
                 old.move_to(&mut list, old.len());
             }
             self.list = Some(list);
+        }
+    }
+
+    /// Returns the rate of the discipline, if it has one.
+    pub fn rate(&self) -> Option<BitRate> {
+        self.qdisc.as_ref().and_then(|qdisc| qdisc.rate())
+    }
+
+    /// Changes the rate of the discipline, if it has one.
+    pub fn change_rate(&mut self, rate: BitRate, now: Instant) {
+        if let Some(qdisc) = &mut self.qdisc {
+            qdisc.change_rate(rate, now);
         }
     }
 
@@ -212,12 +224,16 @@ impl Egress {
                 let most = Moved { packets: left.min(self.fifo.capacity()), bytes: u64::MAX };
                 qdisc.dequeue(&mut self.fifo, most, now, mem);
             }
-            let len = self.part_len();
             let part = match &mut self.list {
                 Some(list) if !list.is_empty() => list,
-                Some(list) if len < self.fifo.len() => {
-                    self.fifo.move_to(list, len);
-                    list
+                Some(list) if self.fifo.len() > self.whole => {
+                    let len = part_len(self.cap, &self.fifo);
+                    if len < self.fifo.len() {
+                        self.fifo.move_to(list, len);
+                        list
+                    } else {
+                        &mut self.fifo
+                    }
                 }
                 _ => &mut self.fifo,
             };
@@ -251,19 +267,6 @@ impl Egress {
         }
     }
 
-    /// Returns how many packets of the fifo go with the next doorbell.
-    fn part_len(&self) -> usize {
-        let waiting = self.fifo.len();
-        match self.cap {
-            _ if waiting <= self.whole => waiting,
-            TxBatch::Packets(packets) => packets as usize,
-            TxBatch::Auto => {
-                let bytes = crate::qdisc::first_with(&self.fifo, waiting, AUTO_BYTES);
-                bytes.packets.max(AUTO_PACKETS)
-            }
-        }
-    }
-
     /// Drops all packets that wait.
     pub fn purge(&mut self, mem: &mut Local) {
         if let Some(qdisc) = &mut self.qdisc {
@@ -273,6 +276,17 @@ impl Egress {
             batch.discard_first(batch.len(), DropReason::STOPPED, mem);
         }
         self.listed = 0;
+    }
+}
+
+/// Returns how many packets of a fifo that is longer than the cap go with the next doorbell.
+fn part_len(cap: TxBatch, fifo: &Batch) -> usize {
+    match cap {
+        TxBatch::Packets(packets) => packets as usize,
+        TxBatch::Auto => {
+            let bytes = crate::qdisc::first_with(fifo, fifo.len(), AUTO_BYTES);
+            bytes.packets.max(AUTO_PACKETS)
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use linerate_port::{
 use linerate_skb::{Batch, DropReason, Local, Pool, Tally};
 
 use crate::egress::Egress;
+use crate::qdisc::BitRate;
 use crate::queue_slot::QueueSlot;
 use crate::stage::PortId;
 use crate::tx_batch::TxBatch;
@@ -94,6 +95,7 @@ impl Napi {
         let gathers = ops.moderator().gathers() && direction != Direction::Sink;
         slot.settings.set_moderation(ops.moderator().mode(), gathers);
         slot.settings.set_tx_batch(egress.cap());
+        slot.settings.set_shape(egress.rate());
         let caps = ops.caps();
         slot.settings.set_rx_ring_len(caps.rx_ring_len);
         Napi {
@@ -280,6 +282,17 @@ impl Napi {
     pub fn set_tx_batch(&mut self, cap: TxBatch) {
         self.egress.set_cap(cap);
         self.slot.settings.set_tx_batch(self.egress.cap());
+    }
+
+    /// Returns the rate to which the discipline limits packets, if it limits them.
+    pub fn shape(&self) -> Option<BitRate> {
+        self.egress.rate()
+    }
+
+    /// Changes the rate to which the discipline limits packets, if it limits them.
+    pub fn set_shape(&mut self, rate: BitRate, now: Instant) {
+        self.egress.change_rate(rate, now);
+        self.slot.settings.set_shape(self.egress.rate());
     }
 
     /// Takes the first `n` packets of `batch`; drops those without room.

@@ -123,7 +123,7 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
         None => Ok(()),
         Some((port, device)) => {
             let why = format!(
-                "shape= on {} queues: each queue would send at that rate",
+                "a rate (shape= or flow_rate=) on {} queues: each queue would send at that rate",
                 device.queues.len()
             );
             Err(port
@@ -282,12 +282,12 @@ impl Groups<'_> {
 /// Returns a warning if the port's discipline drops packets that the port may send, because its
 /// burst is shorter.
 fn short_burst(port: &Planned, packet_max_bytes: usize) -> Option<String> {
-    let burst = port.qdisc.and_then(|qdisc| qdisc.burst_bytes())?;
+    let (option, burst) = port.qdisc.and_then(|qdisc| qdisc.burst())?;
     // A port with superframes, which are cut, does not tell its MTU: Ethernet's is assumed.
     let longest =
         if packet_max_bytes < SUPERFRAME_BYTES { packet_max_bytes } else { ETH_FRAME_LEN };
     (burst < longest.saturating_sub(VLAN_TAG_BYTES) as u64).then(|| {
-        format!("port '{}': burst={burst}: packets of more than {burst} bytes are dropped, and the port may get packets of {longest}", port.spec.name)
+        format!("port '{}': {option}={burst}: packets of more than {burst} bytes are dropped, and the port may get packets of {longest}", port.spec.name)
     })
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linerate_port::Moderation;
 use linerate_port::moderation::word;
 
+use crate::qdisc::BitRate;
 use crate::tx_batch::TxBatch;
 
 /// The bit above a moderation's word that is set if the moderation lets packets gather in a device.
@@ -23,6 +24,8 @@ pub struct QueueSettings {
     pub gathers: bool,
     /// The most packets that go to the queue's device with one doorbell.
     pub tx_batch: TxBatch,
+    /// The rate to which the queue's discipline limits packets; `None` if it limits none.
+    pub shape: Option<BitRate>,
     /// The most packets that wait in the queue's receive ring, as of its worker's last report;
     /// `None` if unknown.
     pub rx_ring_len: Option<u32>,
@@ -34,6 +37,8 @@ pub(crate) struct SettingsPage {
     moderation: AtomicU64,
     /// The cap on packets for one doorbell; 0 for auto.
     tx_batch: AtomicU32,
+    /// The rate in bits a second; 0 if there is none.
+    shape_bps: AtomicU64,
     /// The length of the receive ring; 0 if unknown.
     rx_ring_len: AtomicU32,
 }
@@ -51,6 +56,11 @@ impl SettingsPage {
         self.tx_batch.store(packets, Ordering::Relaxed);
     }
 
+    /// Stores the rate to which the discipline limits packets.
+    pub fn set_shape(&self, rate: Option<BitRate>) {
+        self.shape_bps.store(rate.map_or(0, BitRate::bps), Ordering::Relaxed);
+    }
+
     /// Stores the length of the device's receive ring.
     pub fn set_rx_ring_len(&self, packets: Option<u32>) {
         self.rx_ring_len.store(packets.unwrap_or(0), Ordering::Relaxed);
@@ -64,8 +74,10 @@ impl SettingsPage {
             packets => TxBatch::Packets(packets),
         };
         let rx_ring_len = Some(self.rx_ring_len.load(Ordering::Relaxed)).filter(|len| *len > 0);
-        let gathers = moderation & GATHERS != 0;
-        QueueSettings { moderation: word::mode(moderation), gathers, tx_batch, rx_ring_len }
+        let shape_bps = self.shape_bps.load(Ordering::Relaxed);
+        let shape = (shape_bps > 0).then(|| BitRate::from_bps(shape_bps));
+        let (moderation, gathers) = (word::mode(moderation), moderation & GATHERS != 0);
+        QueueSettings { moderation, gathers, tx_batch, shape, rx_ring_len }
     }
 }
 
@@ -86,7 +98,10 @@ mod tests {
                 page.set_tx_batch(tx_batch);
                 let rx_ring_len = gathers.then_some(512);
                 page.set_rx_ring_len(rx_ring_len);
-                let stored = QueueSettings { moderation: mode, gathers, tx_batch, rx_ring_len };
+                let shape = gathers.then(|| BitRate::from_bps(10_000_000));
+                page.set_shape(shape);
+                let stored =
+                    QueueSettings { moderation: mode, gathers, tx_batch, shape, rx_ring_len };
                 assert_eq!(page.read(), stored);
             }
         }

@@ -189,7 +189,8 @@ impl Term {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Flushes {
-    /// Number of all calls.
+    /// Number of all calls. Not counted are those in which a receiving queue sends further segments
+    /// of a superframe that was cut in front of the device.
     pub calls: u64,
     /// Number of timed calls: one in 256.
     pub timed: u64,

@@ -181,7 +181,7 @@ impl Worker {
     ///         no allocation, no clock, and no syscall but those of devices that need one for each
     ///         (`tap`).
     pub fn turn(&mut self, now: Instant) -> Turned {
-        self.begin();
+        self.begin(now);
         let (mut received, mut goes_on) = (false, false);
         let is_fixed = self.order.is_fixed();
         for place in 0..self.napis.len() {
@@ -240,10 +240,10 @@ impl Worker {
     }
 
     /// Begins a turn: executes orders, if there are new ones.
-    fn begin(&mut self) {
+    fn begin(&mut self, now: Instant) {
         let word = self.slot.begin();
         if word.has_orders_since(self.executed) {
-            self.execute(word);
+            self.execute(word, now);
         }
         if self.is_armed {
             self.woken_outside();

@@ -312,3 +312,18 @@ fn shaped_stop_under_load_ends_soon_and_leaves_nothing() {
         assert_eq!(qdisc.queued.packets, 0, "{text}: {qdisc:?}");
     }
 }
+
+#[test]
+fn rate_of_each_flow_in_a_port_s_text_drops_what_a_flow_sends_above_it() {
+    let rate = "sink:,qdisc=flow_tbf,flow_rate=100kbit,flow_burst=2000,flow_limit=4";
+    let engine = Engine::builder().port("gen", "gen:,size=1000").port("sink", rate);
+    let running = engine.wire("gen", "sink").build().unwrap().start().unwrap();
+    eventually(|| running.stats().ledger().dropped(DropReason::FLOW_LIMIT) > 1000);
+    let stopped = running.stop(Duration::ZERO);
+    let ledger = &stopped.ledger;
+    stopped.check().unwrap();
+    let counts = stopped.ports[1].qdisc.unwrap();
+    assert_eq!(counts.enqueued.packets as u64, ledger.created, "{ledger}");
+    assert!(counts.dequeued.packets >= 2, "a burst: {counts:?}");
+    assert_eq!(counts.dropped.packets as u64, ledger.created - ledger.sent, "{ledger}");
+}

@@ -32,7 +32,7 @@ pub struct SettingRow {
 }
 
 /// All settings of a queue.
-pub const SETTINGS: [SettingRow; 8] = [
+pub const SETTINGS: [SettingRow; 9] = [
     SettingRow {
         name: "moderation",
         letter: 'c',
@@ -50,6 +50,7 @@ pub const SETTINGS: [SettingRow; 8] = [
         words: "auto",
         fixed: "",
     },
+    SettingRow { name: "shape", letter: 'k', knobs: &[], words: "a rate, as 10Mbit", fixed: "" },
     SettingRow {
         name: "qdisc",
         letter: 'k',
@@ -149,6 +150,7 @@ fn value(
             None => ELSEWHERE,
         }),
         "tx_batch" => Ok(queue.tx_batch.to_string()),
+        "shape" => queue.shape.map(|rate| rate.to_string()).ok_or("it was opened without shape="),
         "qdisc" => Ok(if port.qdisc.is_some() { "yes" } else { "no" }.to_owned()),
         "rx_ring" => {
             queue.rx_ring_len.map(|len| len.to_string()).ok_or("its driver does not support it")

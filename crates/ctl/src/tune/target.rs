@@ -128,6 +128,10 @@ impl Target {
             let fix = format!("name a queue, as in {}/0, or give both", change.port);
             return Err(refusal(USAGE, &what, "its queues differ in the other value", fix));
         }
+        if has("shape") && queues.iter().any(|queue| port.queues[*queue].settings.shape.is_none()) {
+            let fix = "a rate is created with its port: add shape= to the port's text";
+            return Err(refusal(Code::Unsupported.as_str(), &what, "it has no rate", fix));
+        }
         let asked = parse(&what, change, first.settings.moderation)?;
         self.settle(now);
         let (port_name, until) = (change.port.clone(), now + ORDER_TIMEOUT);
@@ -204,6 +208,10 @@ impl Target {
             Ordered::Moderation(_) => Ordered::Moderation(port.queues[queue].settings.moderation),
             Ordered::Hold(_) => Ordered::Hold(self.control.hold(&port.name).unwrap_or_default()),
             Ordered::TxBatch(_) => Ordered::TxBatch(port.queues[queue].settings.tx_batch),
+            // Each queue of a change has a rate: see `Target::begin`.
+            Ordered::Shape(rate) => {
+                Ordered::Shape(port.queues[queue].settings.shape.unwrap_or(*rate))
+            }
             Ordered::Cpu(_) => {
                 let worker = self.control.worker_of(&port.name, queue).unwrap_or_default();
                 Ordered::Cpu(self.stats.workers().get(worker).and_then(|worker| worker.pinned))
@@ -245,6 +253,7 @@ impl Target {
                 }
             }
             Ordered::TxBatch(cap) => self.control.set_tx_batch(port, queue, *cap).map(setting),
+            Ordered::Shape(rate) => self.control.set_shape(port, queue, *rate).map(setting),
             Ordered::Cpu(cpu) => {
                 let cpus = cpus(*cpu)?;
                 let workers =

@@ -162,6 +162,29 @@ fn drops_of_a_run_are_shown_by_reason_while_it_runs() {
 }
 
 #[test]
+fn rate_of_a_port_is_changed_and_reverted_while_packets_pass() {
+    let path = std::env::temp_dir().join(format!("tune-{}-shape.sock", std::process::id()));
+    let listening = Listening::at(&path).unwrap();
+    let engine =
+        Engine::builder().port("east", "gen:,rate=10kpps").port("west", "sink:,shape=1Gbit");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    let server = listening.serve(running.control(), stats).unwrap();
+    let run = Run { path, running, server };
+    run.check_set("shape", "2.5Gbit", "2.5Gbit");
+    run.set(&[("shape", "18Mbit")], Some(Duration::from_millis(1))).unwrap();
+    let start = Instant::now();
+    while run.value("west", "shape") != "2.5Gbit" {
+        assert!(start.elapsed() < LONG, "{}", run.show("west"));
+    }
+    let e = run.set(&[("shape", "10Mbps")], None).unwrap_err();
+    assert!(e.code == "E-PORT-SYNTAX" && e.fix.contains("say 10Mbit for bits"), "{e:?}");
+    assert_eq!(run.value("east", "shape"), "it was opened without shape=");
+    run.end();
+}
+
+#[test]
 fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     let run = Run::start("refused");
     let allowed = format!("grep Cpus_allowed_list /proc/{}/status", std::process::id());
@@ -177,6 +200,7 @@ fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
         ("moderation", "adaptive:latency=9us", "E-PORT-SYNTAX", "latency is 10..=10000", "250"),
         ("moderation", "adaptive:cpu=0%", "E-PORT-SYNTAX", "cpu is 1..=100", "20"),
         ("rx_ring", "4096", "E-UNSUPPORTED", "while packets pass", "when a device is opened"),
+        ("shape", "10Mbit", "E-UNSUPPORTED", "no rate", "shape="),
         ("qdisc", "fq_codel", "E-UNSUPPORTED", "while packets pass", "qdisc="),
         ("cpu", "99999", "E-CPU", "may use", &*allowed),
     ] {

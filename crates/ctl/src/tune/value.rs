@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use linerate_datapath::qdisc::BitRate;
 use linerate_datapath::{
     Applied, DeviceHold, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob,
 };
@@ -21,6 +22,7 @@ pub(super) enum Ordered {
     /// The hold of the port's device, which no worker sets.
     Hold(DeviceHold),
     TxBatch(TxBatch),
+    Shape(BitRate),
     /// The CPU of a worker; `None` for any that the process may use.
     Cpu(Option<usize>),
 }
@@ -129,6 +131,7 @@ impl Ordered {
             Ordered::Moderation(_) => "moderation",
             Ordered::Hold(_) => "hold",
             Ordered::TxBatch(_) => "tx_batch",
+            Ordered::Shape(_) => "shape",
             Ordered::Cpu(_) => "cpu",
         }
     }
@@ -138,6 +141,7 @@ impl Ordered {
             Ordered::Moderation(mode) => mode.to_string(),
             Ordered::Hold(hold) => hold.to_string(),
             Ordered::TxBatch(cap) => cap.to_string(),
+            Ordered::Shape(rate) => rate.to_string(),
             Ordered::Cpu(cpu) => cpu.map_or("any".into(), |cpu| cpu.to_string()),
         }
     }
@@ -163,6 +167,7 @@ impl SetShown {
                     shown.applied = match answer.applied {
                         Setting::Moderation(mode) => mode.to_string(),
                         Setting::TxBatch(cap) => cap.to_string(),
+                        Setting::Shape(rate) => rate.to_string(),
                         _ => String::new(),
                     };
                     shown.note = answer.note;
@@ -239,6 +244,8 @@ pub(super) fn parse(
     }
     let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
     values.extend(cap.map(Ordered::TxBatch));
+    let rate: Option<BitRate> = asked("shape").map(str::parse).transpose()?;
+    values.extend(rate.map(Ordered::Shape));
     if let Some(text) = asked("cpu") {
         let cpu = cpu(text).map_err(|why| {
             let fix = format!("grep Cpus_allowed_list /proc/{}/status", std::process::id());

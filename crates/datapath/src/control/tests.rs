@@ -62,6 +62,25 @@ fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
 }
 
 #[test]
+fn rate_of_a_port_without_one_is_refused_and_another_s_is_changed_at_the_next_turn() {
+    let engine = Engine::builder().port("gen", "gen:").port("sink", "sink:,shape=1Mbit");
+    let engine = engine.wire("gen", "sink").build().unwrap();
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    let shape =
+        || stats.ports().iter().map(|port| port.queues[0].settings.shape).collect::<Vec<_>>();
+    assert_eq!(shape(), [None, Some(BitRate::from_bps(1_000_000))]);
+    let rate = BitRate::from_bps(20_000_000);
+    let orders = ["gen", "sink"].map(|port| worker.control().set_shape(port, None, rate).unwrap());
+    worker.turn(Instant::now());
+    let [refused, set] = orders.map(|order| order.answer().unwrap());
+    let e = refused.unwrap_err();
+    assert_eq!((e.code, &*e.fix), (Code::Unsupported, "open the port with shape="));
+    assert_eq!(set.unwrap().applied, Setting::Shape(rate));
+    assert_eq!(shape(), [None, Some(rate)]);
+}
+
+#[test]
 fn answer_has_the_packets_that_came_between_the_order_and_the_change() {
     let engine = Engine::builder().port("gen", "gen:").port("sink", "sink:").wire("gen", "sink");
     let mut worker = engine.build().unwrap().into_workers().remove(0);

@@ -56,6 +56,12 @@ pub(super) trait Source {
 type Dequeued<P> = (Option<P>, bool);
 
 impl Codel {
+    /// Counts a packet of the queue that was dropped for lack of room, so that the next drops follow
+    /// sooner, as in Linux.
+    pub fn lost(&mut self) {
+        self.count = self.count.wrapping_add(1);
+    }
+
     /// Takes the next packet to send from `queue`, and drops or marks packets whose delay has
     /// exceeded the target for too long.
     pub fn next<S: Source>(

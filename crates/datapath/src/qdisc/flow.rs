@@ -1,7 +1,9 @@
 //! The flow that a packet belongs to.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
 
 use linerate_skb::Skb;
 use linerate_wire::{EtherType, Head, IpRef, Protocol};
@@ -20,6 +22,30 @@ pub enum Key {
     /// All packets of one connection are a flow: one protocol, from one address and port to one
     /// address and port.
     Connection,
+}
+
+impl FromStr for Key {
+    type Err = &'static str;
+
+    /// Reads `src_ip`, `dst_ip` or `connection`.
+    fn from_str(text: &str) -> Result<Key, &'static str> {
+        match text {
+            "src_ip" => Ok(Key::SrcIp),
+            "dst_ip" => Ok(Key::DstIp),
+            "connection" => Ok(Key::Connection),
+            _ => Err("say src_ip, dst_ip or connection"),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Key::SrcIp => "src_ip",
+            Key::DstIp => "dst_ip",
+            Key::Connection => "connection",
+        })
+    }
 }
 
 /// A secret from which flow numbers are computed, so that no sender can choose packets that share a

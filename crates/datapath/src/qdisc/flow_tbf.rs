@@ -18,7 +18,7 @@ use super::tbf::Rate;
 use super::{Limit, Qdisc, QdiscCounts};
 
 /// Greatest number of flows.
-const FLOWS_MAX: usize = 1 << 20;
+pub(super) const FLOWS_MAX: usize = 1 << 20;
 
 /// A rate and a burst for each flow.
 ///

@@ -23,9 +23,9 @@ const TOGETHER: usize = 32;
 const LOOKED_AT: usize = 8;
 const PASSED: usize = 72;
 /// Default for the packets that all flows together may hold.
-const PACKETS: usize = 1024;
+pub(super) const PACKETS: usize = 1024;
 /// Default for the packets that one flow may hold.
-const FLOW_PACKETS: u32 = 64;
+pub(super) const FLOW_PACKETS: u32 = 64;
 
 /// The state of a flow.
 #[derive(Debug)]

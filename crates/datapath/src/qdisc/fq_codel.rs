@@ -61,7 +61,7 @@ pub struct FqCodelConfig {
     /// CoDel's target: the delay that is always acceptable.
     pub target: Duration,
     /// CoDel's interval: the time for which the delay may exceed the target before a packet is
-    /// dropped; at most 4.29 s, and longer than the target, or nothing is ever dropped by it.
+    /// dropped; at most 4.29 s. An interval shorter than the target drops packets of short bursts.
     pub interval: Duration,
     /// True if packets with ECN are marked instead of dropped.
     pub ecn: bool,
@@ -226,8 +226,8 @@ impl FqCodel {
     /// Drops packets from the heads of queues, each from the longest of those that the last search
     /// found. The queue with the index `fed` was given the packet above the limit.
     ///
-    /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets
-    /// if that is more; at most 64. A queue with a single packet loses it only while the limit is
+    /// Their number is half the packets of the longest queue (in Linux, as many as have half of its
+    /// bytes), or a 64th of all packets if that is more; at most 64. A queue with a single packet loses it only while the limit is
     /// exceeded; the rest of the number is then dropped for later packets above the limit, without
     /// a search. The 64th bounds the work for a packet if the packets are in as many queues, which
     /// any sender with random ports can bring about.
@@ -260,6 +260,7 @@ impl FqCodel {
             }
             let Some(held) = self.shelf.pop(&mut flow.packets) else { break };
             longest.0 = flow.length();
+            flow.codel.lost();
             *from = if i + 1 < self.flows.len() { i + 1 } else { 0 };
             *left -= 1;
             self.account.drop(held.skb, held.bytes.into(), DropReason::QUEUE_LIMIT, mem);

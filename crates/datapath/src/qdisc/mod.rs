@@ -14,6 +14,7 @@
 //! 8290 for CoDel and FQ-CoDel. docs/adr/0002-backpressure.md says when which queue drops.
 
 mod account;
+mod bit_rate;
 mod codel;
 mod cut;
 mod fifo;
@@ -34,6 +35,9 @@ use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
+use crate::tx_batch::AUTO_PACKETS;
+
+pub use bit_rate::BitRate;
 pub use fifo::Fifo;
 pub use flow::Key;
 pub use flow_tbf::FlowTbf;
@@ -81,6 +85,19 @@ pub trait Qdisc: Send {
     /// flows.
     fn is_full_for(&self, skb: &Skb) -> bool {
         let _ = skb;
+        false
+    }
+
+    /// Returns the rate to which the discipline limits all packets together; `None` if it limits
+    /// none.
+    fn rate(&self) -> Option<BitRate> {
+        None
+    }
+
+    /// Changes the rate of [`Qdisc::rate`] while packets wait, which stay in order; returns false,
+    /// and changes nothing, if there is none.
+    fn change_rate(&mut self, rate: BitRate, now: Instant) -> bool {
+        let _ = (rate, now);
         false
     }
 
@@ -169,12 +186,17 @@ fn least_bytes(skb: &Skb) -> u64 {
 /// Returns the number and bytes of the shortest part of the first `n` packets of `batch` that
 /// reaches `bytes`; of all `n` if they have fewer bytes.
 pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
-    let all = batch.count_first(n);
-    if all.bytes <= bytes {
-        return all;
+    // A few packets most often fit together, and their sum takes less than a walk. Of many that wait,
+    // those that are not taken are not read.
+    let n = n.min(batch.len());
+    if n <= AUTO_PACKETS || bytes == u64::MAX {
+        let all = batch.count_first(n);
+        if all.bytes <= bytes {
+            return all;
+        }
     }
     let mut first = Moved::default();
-    for skb in batch.iter().take(all.packets) {
+    for skb in batch.iter().take(n) {
         if first.bytes >= bytes {
             break;
         }

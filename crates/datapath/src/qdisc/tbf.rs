@@ -11,7 +11,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::cut::Cuts;
 use super::time::Clock;
-use super::{Qdisc, QdiscCounts};
+use super::{BitRate, Qdisc, QdiscCounts};
 
 /// Number of tokens for a byte.
 const BYTE: u64 = 8_000_000_000;
@@ -162,6 +162,8 @@ impl Bucket {
 pub struct Tbf<Q> {
     inner: Q,
     rate: Rate,
+    /// The burst that was requested; `None` for the default of each rate.
+    burst_bytes: Option<u64>,
     cuts: Cuts,
     bucket: Option<Bucket>,
     /// The packet that waits for tokens.
@@ -184,10 +186,12 @@ impl<Q: Qdisc> Tbf<Q> {
     /// byte to 1 GiB; by default 2 ms at that rate, and at least 66 KiB.
     #[must_use]
     pub fn new(rate_bps: u64, burst_bytes: impl Into<Option<u64>>, inner: Q) -> Tbf<Q> {
-        let rate = Rate::of_port(rate_bps, burst_bytes.into());
+        let burst_bytes = burst_bytes.into();
+        let rate = Rate::of_port(rate_bps, burst_bytes);
         Tbf {
             inner,
             rate,
+            burst_bytes,
             cuts: Cuts::new(rate.whole_bytes(), rate.burst_bytes()),
             bucket: None,
             ahead: Batch::with_capacity(1),
@@ -206,7 +210,8 @@ impl<Q: Qdisc> Tbf<Q> {
     ///
     /// Cost: an allocation if superframes are cut into longer segments than before.
     pub fn set_rate(&mut self, rate_bps: u64, burst_bytes: impl Into<Option<u64>>, now: Instant) {
-        let (old, new) = (self.rate, Rate::of_port(rate_bps, burst_bytes.into()));
+        self.burst_bytes = burst_bytes.into();
+        let (old, new) = (self.rate, Rate::of_port(rate_bps, self.burst_bytes));
         let now_ns = self.clock.read(now);
         self.bucket = self.bucket.map(|bucket| bucket.at_rate(&old, &new, now_ns));
         self.cuts.set_limits(new.whole_bytes(), new.burst_bytes());
@@ -355,6 +360,16 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         self.inner.is_full_for(skb)
     }
 
+    fn rate(&self) -> Option<BitRate> {
+        Some(BitRate::from_bps(self.rate.bps))
+    }
+
+    /// Changes the rate as [`Tbf::set_rate`] does, with the burst that was requested last.
+    fn change_rate(&mut self, rate: BitRate, now: Instant) -> bool {
+        self.set_rate(rate.bps(), self.burst_bytes, now);
+        true
+    }
+
     fn counts(&self) -> QdiscCounts {
         let mut counts = self.inner.counts();
         counts.enqueued += self.too_long;
@@ -438,6 +453,17 @@ mod tests {
         assert_eq!(u64::from(next) * 1000, 1000 + at_first + at_second + at_third);
         assert_eq!(tbf.counts().dropped, Moved::default());
         tbf.purge(DropReason::STOPPED, &mut mem);
+    }
+
+    #[test]
+    fn a_rate_changed_alone_keeps_a_burst_that_was_requested_and_has_its_own_otherwise() {
+        let (now, rate) = (Instant::now(), BitRate::from_bps(8_000_000_000));
+        for (asked, expected) in [(Some(3000), 3000), (None, 2_000_000)] {
+            let mut tbf = Tbf::new(8_000_000, asked, Fifo::new(Limit::packets(9)));
+            assert!(tbf.change_rate(rate, now));
+            assert_eq!((tbf.rate(), tbf.rate.burst_bytes()), (Some(rate), expected));
+        }
+        assert!(!Fifo::new(Limit::packets(9)).change_rate(rate, now));
     }
 
     #[test]

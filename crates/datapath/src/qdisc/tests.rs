@@ -1,6 +1,7 @@
 //! Tests properties of every discipline, and the use of each one.
 
 mod bound;
+mod boxed;
 mod codel;
 mod exported;
 mod extremes;
@@ -124,31 +125,6 @@ impl<Q: Qdisc> Bench<Q> {
         assert_eq!((ledger.in_flight, ledger.difference()), (counts.queued.packets as u64, 0));
         assert_eq!(ledger.dropped_total(), counts.dropped.packets as u64);
         assert_eq!(self.qdisc.deadline().is_some(), counts.queued.packets > 0);
-    }
-}
-
-/// Boxed disciplines, so that one test runs all of them.
-impl Qdisc for Box<dyn Qdisc> {
-    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
-        (**self).enqueue(batch, n, now, mem);
-    }
-    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved {
-        (**self).dequeue(out, most, now, mem)
-    }
-    fn deadline(&self) -> Option<Instant> {
-        (**self).deadline()
-    }
-    fn latest(&self) -> Option<Instant> {
-        (**self).latest()
-    }
-    fn is_full_for(&self, skb: &Skb) -> bool {
-        (**self).is_full_for(skb)
-    }
-    fn counts(&self) -> QdiscCounts {
-        (**self).counts()
-    }
-    fn purge(&mut self, reason: DropReason, mem: &mut Local) {
-        (**self).purge(reason, mem);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Disciplines described in a port's text: `xdp:eth0,qdisc=fq_codel,target=2ms`,
-//! `tap:t0,shape=10Mbit`.
+//! `tap:t0,shape=10Mbit`, `xdp:eth0,qdisc=flow_tbf,flow_rate=10Mbit`.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,17 +8,32 @@ use linerate_port::{Error, Result, Spec, units};
 use linerate_skb::Moved;
 
 use super::fq_codel::{FqCodelConfig, QUANTUM_MIN};
-use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS, Rate};
-use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
+use super::tbf::{BURST_MAX_BYTES, Rate};
+use super::{BitRate, Fifo, FlowTbf, FqCodel, Key, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
-const NAMES: &str = "fifo pfifo_fast fq_codel";
+const NAMES: &str = "fifo pfifo_fast fq_codel flow_tbf";
 /// Options that only a discipline has (`mtu=` rather means the interface's), unless the driver has
 /// one of the same name.
-const OF_DISCIPLINES: [&str; 8] =
-    ["limit", "limit_bytes", "flows", "quantum", "target", "interval", "ecn", "burst"];
+const OF_DISCIPLINES: [&str; 12] = [
+    "limit",
+    "limit_bytes",
+    "flows",
+    "quantum",
+    "target",
+    "interval",
+    "ecn",
+    "burst",
+    "flow_key",
+    "flow_rate",
+    "flow_burst",
+    "flow_limit",
+];
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
+/// Default number of flows that can have a rate each: far more than packets may wait, because a flow
+/// with waiting packets keeps its place.
+const FLOWS: usize = 65_536;
 /// Greatest limit in packets of a discipline, as for the option `backlog`.
 const LIMIT_MAX: u64 = PACKETS_MAX as u64;
 
@@ -26,8 +41,8 @@ const LIMIT_MAX: u64 = PACKETS_MAX as u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     kind: Kind,
-    /// The rate in bits a second, and the burst in bytes if the text has one.
-    shape: Option<(u64, Option<u64>)>,
+    /// The rate, and the burst in bytes if the text has one.
+    shape: Option<(BitRate, Option<u64>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +50,19 @@ enum Kind {
     Fifo(Limit),
     PfifoFast(Limit),
     FqCodel(FqCodelConfig),
+    FlowTbf(FlowSetup),
+}
+
+/// The settings of a rate for each flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FlowSetup {
+    key: Key,
+    rate: BitRate,
+    burst_bytes: u64,
+    flows: usize,
+    limit: Limit,
+    /// Most packets of one flow.
+    flow_packets: u32,
 }
 
 impl Setup {
@@ -45,7 +73,7 @@ impl Setup {
     /// `E-PORT-SYNTAX` with the invalid value and the valid ones.
     pub fn of(spec: &mut Spec) -> Result<Option<Setup>> {
         let name = spec.take("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
-        let shape = spec.take("shape", rate)?;
+        let shape = spec.take("shape", BitRate::read)?;
         if name.is_none() && shape.is_none() {
             spec.hint(&OF_DISCIPLINES, "it is an option of a discipline: add qdisc= or shape=");
             return Ok(None);
@@ -54,6 +82,7 @@ impl Setup {
             "fifo" => Kind::Fifo(limit(spec, Limit::packets(LIMIT as usize))?),
             "pfifo_fast" => Kind::PfifoFast(limit(spec, Limit::packets(LIMIT as usize))?),
             "fq_codel" => Kind::FqCodel(fq_codel(spec)?),
+            "flow_tbf" => Kind::FlowTbf(flow_tbf(spec)?),
             other => {
                 let near = linerate_port::nearest(other, NAMES.split(' '));
                 let fix = near.map_or(format!("disciplines: {NAMES}"), |near| {
@@ -63,7 +92,7 @@ impl Setup {
             }
         };
         let shape = match shape {
-            Some(bps) => Some((bps, spec.take("burst", burst)?)),
+            Some(rate) => Some((rate, spec.take("burst", burst)?)),
             None => None,
         };
         Ok(Some(Setup { kind, shape }))
@@ -73,11 +102,11 @@ impl Setup {
     #[must_use]
     pub fn build(&self) -> Box<dyn Qdisc> {
         fn shaped<Q: Qdisc + 'static>(
-            shape: Option<(u64, Option<u64>)>,
+            shape: Option<(BitRate, Option<u64>)>,
             inner: Q,
         ) -> Box<dyn Qdisc> {
             match shape {
-                Some((bps, burst)) => Box::new(Tbf::new(bps, burst, inner)),
+                Some((rate, burst)) => Box::new(Tbf::new(rate.bps(), burst, inner)),
                 None => Box::new(inner),
             }
         }
@@ -85,24 +114,38 @@ impl Setup {
             Kind::Fifo(limit) => shaped(self.shape, Fifo::new(limit)),
             Kind::PfifoFast(limit) => shaped(self.shape, PfifoFast::new(limit)),
             Kind::FqCodel(config) => shaped(self.shape, FqCodel::new(config)),
+            Kind::FlowTbf(FlowSetup { key, rate, burst_bytes, flows, limit, flow_packets }) => {
+                let flows = FlowTbf::new(key, rate.bps(), burst_bytes, flows);
+                shaped(self.shape, flows.limits(limit, flow_packets))
+            }
         }
     }
 
-    /// Returns true if the options name a rate.
+    /// Returns true if the options name a rate, of the port or of each flow.
     #[must_use]
     pub fn is_shaped(&self) -> bool {
-        self.shape.is_some()
+        self.shape.is_some() || matches!(self.kind, Kind::FlowTbf(_))
     }
 
-    /// Returns the burst that the text sets, in bytes; longer packets are dropped.
-    pub(crate) fn burst_bytes(&self) -> Option<u64> {
-        self.shape.and_then(|(_, burst)| burst)
+    /// Returns the option with the shortest burst, and its bytes; longer packets are dropped.
+    pub(crate) fn burst(&self) -> Option<(&'static str, u64)> {
+        let of_port = self.shape.and_then(|(_, burst)| burst).map(|bytes| ("burst", bytes));
+        let of_flow = match self.kind {
+            Kind::FlowTbf(flow) => Some(("flow_burst", flow.burst_bytes)),
+            _ => None,
+        };
+        of_port.into_iter().chain(of_flow).min_by_key(|(_, bytes)| *bytes)
     }
 
     /// Returns the length in bytes above which the discipline cuts superframes; `None` if it cuts
     /// none.
     pub(crate) fn cuts_above(&self) -> Option<u64> {
-        self.shape.map(|(bps, burst)| Rate::of_port(bps, burst).whole_bytes())
+        let of_port = self.shape.map(|(rate, burst)| Rate::of_port(rate.bps(), burst));
+        let of_flow = match self.kind {
+            Kind::FlowTbf(flow) => Some(Rate::new(flow.rate.bps(), flow.burst_bytes)),
+            _ => None,
+        };
+        of_port.into_iter().chain(of_flow).map(|rate| rate.whole_bytes()).min()
     }
 
     /// Returns the most packets and bytes that the discipline may hold, for which the pool needs
@@ -114,6 +157,7 @@ impl Setup {
             // Each band has the limit.
             Kind::PfifoFast(limit) => (limit, 3),
             Kind::FqCodel(config) => (config.limit, 1),
+            Kind::FlowTbf(flow) => (flow.limit, 1),
         };
         Moved { packets: queues * limit.packets, bytes: limit.bytes.saturating_mul(queues as u64) }
     }
@@ -128,8 +172,12 @@ impl fmt::Display for Setup {
             Kind::FqCodel(FqCodelConfig { limit, target, .. }) => {
                 write!(f, "fq_codel limit {}p target {target:?}", limit.packets)?;
             }
+            Kind::FlowTbf(FlowSetup { key, rate, flows, limit, .. }) => {
+                let limit = limit.packets;
+                write!(f, "flow_tbf {rate} for each {key}, {flows} flows limit {limit}p")?;
+            }
         }
-        self.shape.map_or(Ok(()), |(bps, _)| write!(f, ", shaped to {bps} bit/s"))
+        self.shape.map_or(Ok(()), |(rate, _)| write!(f, ", shaped to {rate}"))
     }
 }
 
@@ -176,6 +224,27 @@ fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     Ok(config)
 }
 
+/// Reads the options of a rate for each flow.
+fn flow_tbf(spec: &mut Spec) -> Result<FlowSetup> {
+    let rate = spec.take("flow_rate", BitRate::read)?.ok_or_else(|| {
+        spec.error("qdisc=flow_tbf names no rate").fix("add flow_rate=, as flow_rate=10Mbit")
+    })?;
+    let key = spec.take("flow_key", str::parse::<Key>)?;
+    let burst_bytes = spec.take("flow_burst", burst)?;
+    let most = super::flow_tbf::FLOWS_MAX as u64;
+    let flows = spec.take("flows", |text| within(units::count(text)?, 1, most, "flows"))?;
+    let packets =
+        spec.take("flow_limit", |text| within(units::count(text)?, 1, LIMIT_MAX, "packets"))?;
+    Ok(FlowSetup {
+        key: key.unwrap_or(Key::SrcIp),
+        rate,
+        burst_bytes: burst_bytes.unwrap_or_else(|| Rate::of_port(rate.bps(), None).burst_bytes()),
+        flows: flows.map_or(FLOWS, |flows| flows as usize),
+        limit: limit(spec, Limit::packets(super::flows::PACKETS))?,
+        flow_packets: packets.map_or(super::flows::FLOW_PACKETS, |packets| packets as u32),
+    })
+}
+
 fn within(n: u64, min: u64, max: u64, unit: &str) -> std::result::Result<u64, String> {
     match (min..=max).contains(&n) {
         true => Ok(n),
@@ -198,35 +267,6 @@ fn burst(text: &str) -> std::result::Result<u64, String> {
     within(units::count(text)?, 64, BURST_MAX_BYTES, "bytes")
 }
 
-/// Reads a rate in bits a second: `10Mbit`, `2.5Gbit`.
-fn rate(text: &str) -> std::result::Result<u64, String> {
-    const WANTED: &str = "say a rate in bits a second, as 10Mbit or 2.5Gbit";
-    // One reader takes it for bits a second, and another for tc's bytes a second.
-    const UNCLEAR: &str = "bps is bytes a second in tc: say 10Mbit for bits, or 80Mbit for 10 MB";
-    if text.ends_with("bps") {
-        return Err(UNCLEAR.into());
-    }
-    let number = text.strip_suffix("bit").ok_or(WANTED)?;
-    let (number, scale) = match number.strip_suffix(|c: char| c.is_ascii_alphabetic()) {
-        None => (number, 1.0),
-        Some(rest) => match &number[rest.len()..] {
-            "k" | "K" => (rest, 1e3),
-            "M" | "m" => (rest, 1e6),
-            "G" | "g" => (rest, 1e9),
-            "T" | "t" => (rest, 1e12),
-            _ => return Err(WANTED.into()),
-        },
-    };
-    let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let bps = number.parse::<f64>().ok().filter(|_| plain).ok_or(WANTED)? * scale;
-    if bps < 1000.0 || bps >= RATE_MAX_BPS as f64 {
-        return Err(
-            "say a rate from 1kbit to below 10Tbit; without shape= the port is not shaped".into()
-        );
-    }
-    Ok(bps.round() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,11 +281,23 @@ mod tests {
         assert_eq!(show("qdisc=fifo,limit=7"), "fifo limit 7p");
         assert_eq!(show("qdisc=pfifo_fast"), "pfifo_fast limit 1000p a band");
         assert_eq!(show("qdisc=fq_codel,target=2ms,ecn=off"), "fq_codel limit 10240p target 2ms");
-        assert_eq!(show("shape=2.5Gbit"), "fifo limit 1000p, shaped to 2500000000 bit/s");
+        assert_eq!(show("shape=2.5Gbit"), "fifo limit 1000p, shaped to 2.5Gbit");
         let both =
             show("shape=10Mbit,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
-        assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
+        assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10Mbit");
         assert_eq!(setup("size=64").unwrap(), None);
+        assert_eq!(
+            show("qdisc=flow_tbf,flow_rate=10Mbit,flow_key=dst_ip,flows=100k,limit=500"),
+            "flow_tbf 10Mbit for each dst_ip, 100000 flows limit 500p"
+        );
+        let flows = setup("qdisc=flow_tbf,flow_rate=8Mbit,flow_burst=3000,shape=1Gbit");
+        let flows = flows.unwrap().unwrap();
+        let few = (flows.burst(), flows.cuts_above(), flows.most().packets);
+        assert_eq!(few, (Some(("flow_burst", 3000)), Some(1000), 1024));
+        assert!(flows.is_shaped() && flows.build().rate().is_some());
+        let usual = setup("qdisc=flow_tbf,flow_rate=8Mbit").unwrap().unwrap();
+        assert!(usual.is_shaped() && usual.build().rate().is_none());
+        assert_eq!(usual.burst(), Some(("flow_burst", 67_584)));
         let fq_codel = |options: &str| match setup(options).unwrap().unwrap().kind {
             Kind::FqCodel(config) => config,
             kind => panic!("{options}: {kind:?}"),
@@ -289,7 +341,13 @@ mod tests {
             ("qdisc=fifo,limit_bytes=0", "1 bytes or more"),
             ("qdisc=fifo,limit=many", "does not start with a number"),
             ("qdisc=fq_codle", "did you mean qdisc=fq_codel"),
-            ("qdisc=htb", "fifo pfifo_fast fq_codel"),
+            ("qdisc=htb", "fifo pfifo_fast fq_codel flow_tbf"),
+            ("qdisc=flow_tbf", "add flow_rate="),
+            ("qdisc=flow_tbf,flow_rate=10Mbps", "say 10Mbit for bits"),
+            ("qdisc=flow_tbf,flow_rate=1Mbit,flow_key=port", "src_ip, dst_ip or connection"),
+            ("qdisc=flow_tbf,flow_rate=1Mbit,flow_burst=0", "64 to"),
+            ("qdisc=flow_tbf,flow_rate=1Mbit,flows=0", "1 to 1048576 flows"),
+            ("qdisc=flow_tbf,flow_rate=1Mbit,flow_limit=0", "1 to 1048576 packets"),
             ("qdisc", "needs a value"),
             ("qdisc=fq_codel,target=0ms", "1us to 4s"),
             ("qdisc=fq_codel,target=200ms", "not below interval=100ms"),
