@@ -144,6 +144,8 @@ impl AsyncPort {
     /// The error of a device that has failed for good. It drops packets, and the ledger has the
     /// reason; those that it did not take stay in the batch.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
+        // As for packets: a port that always has room would starve the other tasks.
+        consume_budget().await;
         loop {
             self.port.xmit(batch);
             if let Health::Failed(error) = self.port.health() {

@@ -234,6 +234,23 @@ async fn a_port_that_always_has_something_leaves_others_their_time() {
     }
 }
 
+#[tokio::test]
+async fn a_port_that_always_has_room_leaves_others_their_time() {
+    let mut port = AsyncPort::new(Port::open("null:").unwrap()).unwrap();
+    let mut batch = Batch::with_capacity(1);
+    let greedy = async {
+        loop {
+            assert_eq!(port.port_mut().alloc(&mut batch, 1), 1);
+            port.send(&mut batch).await.unwrap();
+        }
+    };
+    let other = tokio::time::sleep(Duration::from_millis(5));
+    tokio::select! {
+        () = greedy => {}
+        () = other => {}
+    }
+}
+
 /// Turns a worker in a task: whenever its descriptor is readable, and without a timer of the task.
 async fn turn_until_ended(worker: &mut Worker) {
     let descriptor = worker.as_fd().try_clone_to_owned().unwrap();
