@@ -52,7 +52,10 @@ pub fn leave(skb: &mut Skb, segment: Option<u16>) {
         TCP => skb.tcp_mut().is_ok_and(|mut tcp| tcp.fill_checksum()),
         _ => skb.udp_mut().is_ok_and(|mut udp| udp.fill_checksum()),
     };
-    debug_assert!(filled, "smoltcp writes whole packets");
+    if !filled {
+        // A raw socket may send a packet that is none of its protocol.
+        skb.set_offload(Offload::NONE);
+    }
 }
 
 /// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments,
@@ -152,6 +155,11 @@ mod tests {
         ] {
             assert_eq!(left(&mut mem, &frame, segment), offload, "{frame:?}");
         }
+        // Too short for the header of its protocol, as a raw socket may send it.
+        let mut short = damaged(&[]);
+        short.truncate(38);
+        short[17] = 24;
+        assert_eq!(left(&mut mem, &short, None), Offload::NONE);
         // The first fragment of a datagram, and a later one.
         for fragment in [[0x20, 0], [0, 3]] {
             let mut frame = damaged(&[]);

@@ -317,7 +317,8 @@ pub struct RxToken<'a> {
 impl phy::RxToken for RxToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         let RxToken { skb, scratch, read } = self;
-        let whole = if skb.is_linear() {
+        // The bytes of a frame that a peer can write have no slice.
+        let whole = if skb.is_linear() && skb.data().len() == skb.len() {
             skb.data()
         } else {
             scratch.resize(skb.len(), 0);

@@ -404,3 +404,16 @@ fn packet_is_received_while_all_frames_of_superframes_are_taken() {
     received.consume(|_| ());
     assert!(device.transmit(Instant::ZERO).is_some(), "the received frame is free");
 }
+
+#[test]
+fn a_packet_in_memory_that_a_peer_can_write_is_read_from_a_copy() {
+    let pool = |trust| Pool::builder().frames(64).trust(trust).build().unwrap();
+    let (own, exported) = (pool(Trust::Private), pool(Trust::Exported));
+    let (mut sender, receiver) = Port::pair(8, &own).unwrap();
+    let mut device = Device::new(receiver.into_queues().remove(0)).unwrap();
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(exported.local().alloc_copy(&[7; 60]).unwrap()).is_ok());
+    assert_eq!(sender.xmit(&mut batch), 1);
+    let (packet, _) = device.receive(Instant::ZERO).unwrap();
+    packet.consume(|bytes| assert_eq!(bytes, [7; 60]));
+}
