@@ -17,6 +17,9 @@ use crate::spec::Spec;
 const PPPOE: [u16; 2] = [0x8863, 0x8864];
 /// EtherTypes of the tags of VLANs, 802.1Q and 802.1ad.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
+/// EtherTypes of frames that carry the packets of an interface or a route above: MACsec, MPLS (two)
+/// and batman-adv; and of EAPOL, by which a host logs in at its switch and agrees on MACsec's keys.
+const CARRIERS: [u16; 5] = [0x88e5, 0x8847, 0x8848, 0x4305, 0x888e];
 
 /// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,13 +185,16 @@ impl Filter {
     }
 
     /// Returns true if the filter also selects packets without which a host cannot be reached: ARP,
-    /// or all packets of IP.
+    /// all packets of IP, frames that carry packets of IP, or the packets to a group, which may be
+    /// solicitations.
     pub fn cuts_off(&self) -> bool {
         match self {
             Filter::All | Filter::Not(_) => true,
             Filter::Only(Match::Ethertype(n)) => {
                 [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6].contains(n)
+                    || CARRIERS.contains(n)
             }
+            Filter::Only(Match::To(to)) => is_shared(*to),
             Filter::Only(_) | Filter::Nothing => false,
         }
     }
@@ -258,6 +264,13 @@ fn ethertype(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
+/// Returns true for an address that is not of one host alone: a group's, the broadcast address, or
+/// the unspecified one.
+fn is_shared(to: IpAddr) -> bool {
+    let is_broadcast = matches!(to, IpAddr::V4(to) if to.is_broadcast());
+    is_broadcast || to.is_multicast() || to.is_unspecified()
+}
+
 fn flow_to(protocol: Protocol, text: &str) -> std::result::Result<Match, String> {
     flow::ports(text).map(|ports| Match::Flow(Flow { protocol, ports }))
 }
@@ -306,13 +319,45 @@ mod tests {
             (",all,arp", "ethertype=0x0806", true),
             (",all,ethertype=0x8864", "ethertype=0x8864", true),
             (",all,ethertype=0x8100", "ethertype=0x8100", true),
+            (",all,ethertype=0x88e5", "ethertype=0x88e5", true),
+            (",all,dst=ff02::1", "dst=ff02::1", true),
+            (",dst=ff02::1", "dst=ff02::1", false),
             (",ethertype=0x88a8", "ethertype=0x88a8", false),
             (",udp=7777", "udp=7777", false),
         ] {
             assert_eq!(of(words), Some((filter.to_owned(), is_permitted)), "{words}");
         }
-        for words in [",all,udp=7777", ",all,ethertype=0x88b5", ",all,arp,not=tcp:22"] {
+        for words in
+            [",all,udp=7777", ",all,ethertype=0x88b5", ",all,arp,not=tcp:22", ",all,dst=10.0.0.9"]
+        {
             assert_eq!(of(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn frames_that_carry_packets_and_packets_to_a_group_need_permission() {
+        let needs = |words: &str| {
+            let spec = parse(&format!("xdp:v0,{words}")).unwrap();
+            Filter::of(&spec).unwrap().unwrap().needs_permission()
+        };
+        for words in [
+            "ethertype=0x88e5",
+            "ethertype=0x8847",
+            "ethertype=0x8848",
+            "ethertype=0x4305",
+            "ethertype=0x888e",
+            "dst=ff02::1",
+            "dst=ff02::1:ff00:1",
+            "dst=224.0.0.1",
+            "dst=255.255.255.255",
+            "dst=0.0.0.0",
+            "dst=::",
+            "not=dst:ff02::1",
+        ] {
+            assert!(needs(words), "{words}");
+        }
+        for words in ["ethertype=0x88b5", "dst=10.0.0.9", "dst=10.0.0.255", "dst=fd00::9"] {
+            assert!(!needs(words), "{words}");
         }
     }
 

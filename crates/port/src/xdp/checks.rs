@@ -50,7 +50,9 @@ pub(super) fn needed(filter: &Filter, interface: &Interface) -> Result<Option<Ho
 /// Refuses to take packets without which the host cannot be reached, of an interface that the host
 /// uses, unless the text permits it by `all`; and all packets to an address of the host.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
+    // An interface may have the address of a group, which is not this host's alone.
     if let Filter::Only(Match::To(address)) = config.filter
+        && !config.filter.cuts_off()
         && HostUse::has_address(interface, address)?
     {
         let (name, text) = (&config.interface, config.text());
@@ -66,8 +68,11 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
     let used = if config.is_permitted { None } else { needed(&config.filter, interface)? };
     let Some(used) = used else { return Ok(()) };
     let (name, text, filter) = (&config.interface, config.text(), &config.filter);
-    let [whose, which] = match used.kind {
-        UseKind::Station(_) => ["others on this machine", "that others on this machine need"],
+    let [whose, which] = match (&used.kind, filter) {
+        (UseKind::Station(_), _) => ["others on this machine", "that others on this machine need"],
+        (_, Filter::Only(Match::To(_))) => {
+            ["this host", "that this host may need, as for neighbour discovery or DHCP"]
+        }
         _ => ["this host, ssh included", "without which ssh to this host ends"],
     };
     let (why, fix) = if config.is_said {

@@ -302,6 +302,7 @@ mod tests {
             (",not=tcp:22,all", ",not=tcp:22,all"),
             (",ethertype=0x8100,all", ",ethertype=0x8100,all"),
             (",ethertype=0x8864,all", ",ethertype=0x8864,all"),
+            (",all,dst=ff02::1", ",dst=ff02::1,all"),
             (",write", ",write"),
             (",map=/sys/fs/bpf/socks", ",map=/sys/fs/bpf/socks"),
         ] {

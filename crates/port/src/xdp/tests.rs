@@ -9,6 +9,7 @@ mod slow;
 mod tagged;
 mod taken;
 mod told;
+mod used;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -34,6 +34,7 @@ const ROUTE_BYTES: usize = 12;
 const HOP_BYTES: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -126,9 +127,9 @@ impl HostUse {
         named(first).map_err(|e| refused(interface.name(), "rtnetlink", e))
     }
 
-    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. An
-    /// IPv6 link-local address is that of one link: it counts on `interface` and on those that
-    /// receive through it.
+    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`, or
+    /// receives broadcasts to it. An IPv6 link-local address is that of one link: it counts on
+    /// `interface` and on those that receive through it.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
@@ -144,7 +145,9 @@ impl HostUse {
         request[0] = FAMILIES[usize::from(wanted.is_ipv6())];
         let mut found = false;
         dump(RTM_GETADDR, &request, |message| {
-            let is_it = |(index, address): &(u32, IpAddr)| *address == wanted && is_near(index);
+            let is_it = |(index, address): &(u32, IpAddr)| {
+                is_near(index) && (*address == wanted || has_broadcast(message, wanted))
+            };
             found |= address(message).as_ref().is_some_and(is_it);
         })
         .map_err(fail)?;
@@ -407,6 +410,28 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
         _ => <[u8; 16]>::try_from(bytes).ok()?.into(),
     };
     Some((index, address))
+}
+
+/// Returns true if the interface in a message about an IPv4 address receives broadcasts to
+/// `wanted`: its broadcast address, and the last address of its network.
+///
+/// Source: net/ipv4/fib_frontend.c, `fib_add_ifaddr`.
+fn has_broadcast(message: &[u8], wanted: IpAddr) -> bool {
+    let IpAddr::V4(wanted) = wanted else { return false };
+    let wanted = u32::from(wanted);
+    let (Some(&prefix_len), Some(body)) = (message.get(1), message.get(ADDRESS_BYTES..)) else {
+        return false;
+    };
+    attributes(body).any(|(kind, value)| {
+        let Ok(bytes) = <[u8; 4]>::try_from(value) else { return false };
+        let address = u32::from_be_bytes(bytes);
+        match kind {
+            IFA_BROADCAST => address == wanted,
+            // A network of one or two addresses has none.
+            IFA_ADDRESS if prefix_len < 31 => address | (u32::MAX >> prefix_len) == wanted,
+            _ => false,
+        }
+    })
 }
 
 /// The parts of a route that this crate uses.

@@ -38,6 +38,11 @@ fn an_address_of_any_interface_is_the_hosts() {
         let has = |text: &str| HostUse::has_address(&interface, text.parse().unwrap()).unwrap();
         assert!(has("192.0.2.1") && has("fd00::1"));
         assert!(!has("192.0.2.2") && !has("fd00::2"));
+        // It receives the broadcasts of its networks, and of one whose broadcast address was set.
+        ip("addr add 198.51.100.1/24 brd 198.51.100.200 dev v1");
+        ip("addr add 203.0.113.1/32 dev v1");
+        assert!(has("192.0.2.255") && has("198.51.100.200") && has("198.51.100.255"));
+        assert!(!has("192.0.2.254") && !has("203.0.113.255") && !has("198.51.100.0"));
         // Link-local addresses are the host's, too; those of IPv6 are of one link.
         ip("addr add 169.254.1.1/16 dev v1");
         ip("addr add fe80::5/64 dev v0 nodad");
