@@ -195,6 +195,9 @@ impl HostDevice for Device {
 
     fn query(&mut self, host: &mut Host) {
         query(&self.socket, &mut host.link);
+        if !self.tx.has_vnet {
+            self.rx.look(host.link.interface());
+        }
     }
 
     /// Checks the socket for an error, which makes it readable without a frame.

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, PacketType, Skb};
+use linerate_sys::netif::Interface;
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, PacketSocket, RecvBatch,
     RxFrame, STATUS_CSUM_NOT_READY, Vlan,
@@ -59,8 +60,8 @@ pub(super) struct Rx {
 pub(super) struct Limits {
     /// Length of the longest packet that the port delivers.
     pub longest: usize,
-    /// The interface's MTU at opening: without an offload header, a longer packet of TCP whose
-    /// checksum is unfinished is a superframe.
+    /// The interface's MTU: without an offload header, a longer packet of TCP whose checksum is
+    /// unfinished is a superframe.
     pub mtu_bytes: usize,
 }
 
@@ -86,6 +87,16 @@ impl Rx {
             rx_nombuf: 0,
             refused: 0,
             is_broken: false,
+        }
+    }
+
+    /// Reads the MTU of `interface` again, by which superframes are recognised without an offload
+    /// header. The longest packet stays: the pool and the blocks are sized for it.
+    ///
+    /// Cost: two syscalls, which take no lock of the kernel's network settings.
+    pub fn look(&mut self, interface: &Interface) {
+        if let Ok(mtu) = interface.mtu_bytes() {
+            self.limits.mtu_bytes = mtu as usize;
         }
     }
 

@@ -15,7 +15,7 @@ use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, poll_readable};
 use linerate_wire::checksum;
 
 use crate::host::testing::*;
-use crate::{Health, Port, Want};
+use crate::{Health, Port, Queue, Want};
 
 #[test]
 fn stamped_frames_of_every_length_cross_both_ways_in_order_and_whole() {
@@ -175,6 +175,37 @@ fn without_offload_headers_an_unfinished_checksum_is_found_and_filled_in() {
             let skb = got.iter().next().unwrap();
             let sum = checksum::add(checksum::sum(&skb.data()[34..]), pseudo(17, frame.len() - 34));
             assert_eq!((skb.offload(), sum), (Offload::NONE, u16::MAX), "{options}");
+        }
+    });
+}
+
+#[test]
+fn without_offload_headers_a_change_of_the_mtu_is_followed_while_the_port_is_open() {
+    in_netns(|| {
+        for options in ["", ",retire=0"] {
+            veth(1500);
+            ip("link set v1 mtu 1300");
+            let mut a = queue("packet:v0");
+            let mut b = queue(&format!("packet:v1,vnet=off{options}"));
+            // Two bytes longer than the MTU, which a veth with room for a tag delivers.
+            let frame = ipv4(6, 1302 - 40);
+            let offload = Offload { csum_offset: 16, ..PARTIAL };
+            let mut is_cut = |b: &mut Queue| {
+                send(&mut a, std::slice::from_ref(&frame), offload);
+                receive_if(b, 1, is_ipv4).iter().next().unwrap().offload().is_gso()
+            };
+            assert!(is_cut(&mut b), "{options}");
+            ip("link set v1 mtu 1400");
+            let mut batch = Batch::with_capacity(64);
+            eventually(|| {
+                // The interface is checked at one of 1,024 receives without a packet.
+                for _ in 0..1024 {
+                    b.rx(&mut batch);
+                    batch.clear();
+                }
+                !is_cut(&mut b)
+            });
+            ip("link del v0");
         }
     });
 }

@@ -145,6 +145,7 @@ fn queues<F: Fabric + 'static, N: Nic<Peer = F::Peer> + 'static>(
             rx_len: config.rx_len,
             tx_len: config.tx_len,
             datagrams_len: if config.has_datagrams() { config.rx_len } else { 0 },
+            longest,
             gone_max: config.gone_max(),
             remedy: remedy(&config.role),
             group: group.clone(),

@@ -50,6 +50,8 @@ pub(super) struct Parts<N: Nic> {
     pub tx_len: u32,
     /// Requests for received datagrams; 0 if none come.
     pub datagrams_len: u32,
+    /// Longest packet that the port delivers.
+    pub longest: usize,
     /// Most peers that have gone and keep their places.
     pub gone_max: usize,
     /// The remedy while there is no peer, and no queue of the port is closed.
@@ -108,7 +110,7 @@ impl<N: Nic> VerbsQueue<N> {
         set.alarm(Some(Instant::now())).map_err(fail)?;
         let mut home = pool.local_named(&parts.name, 0);
         let (most, own) = group.unzip();
-        let mut rx = Rx::new(&pool, parts.datagrams_len, own);
+        let mut rx = Rx::new(&pool, parts.datagrams_len, parts.longest, own);
         let mut peers = Peers::new(&pool, [rx_len, tx_len]);
         rx.refill(&mut nic, &mut peers, &mut home);
         Ok(VerbsQueue {
@@ -330,6 +332,10 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         let has_failed = self.failed().is_some();
         // Packets to send are dropped at once.
         if want.room() && (self.peers.len() == 0 || has_failed) {
+            return false;
+        }
+        // A device that has failed makes no event for what it received before.
+        if has_failed && want.frames() && self.nic.as_mut().is_some_and(|nic| self.rx.look(nic)) {
             return false;
         }
         // Without posted frames no packet arrives, and no event says that a frame is free: only

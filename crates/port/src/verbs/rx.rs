@@ -33,6 +33,8 @@ pub(super) struct Rx {
     /// The requests of the UD queue pair; none if no datagrams come.
     requests: Requests,
     shape: Shape,
+    /// Length of the longest packet that the port delivers.
+    longest: u32,
     /// Completions that were taken before the caller went to sleep.
     early: Vec<Completion>,
     /// The senders of the port, if it is in a group: the device may return what they send there.
@@ -75,13 +77,14 @@ struct Filled {
 }
 
 impl Rx {
-    /// Creates the state of a queue with `len` requests for datagrams, 0 if none come. They get
-    /// frames of `pool`, whose headroom has room for a route.
-    pub fn new(pool: &Pool, len: u32, own: Option<Own>) -> Rx {
+    /// Creates the state of a queue with `len` requests for datagrams, 0 if none come, and packets
+    /// of up to `longest` bytes. They get frames of `pool`, whose headroom has room for a route.
+    pub fn new(pool: &Pool, len: u32, longest: usize, own: Option<Own>) -> Rx {
         let from = pool.headroom().saturating_sub(ROUTE_BYTES);
         Rx {
             requests: Requests::new(pool, len),
             shape: Shape { from: from as u64, len: (pool.frame_size() - from) as u32 },
+            longest: longest as u32,
             early: Vec::with_capacity(STRIDE),
             own,
             one: Batch::with_capacity(1),
@@ -273,19 +276,22 @@ impl Rx {
             self.bad_completions += 1;
             return None;
         };
-        let least = ETHERNET_BYTES + if is_datagram { ROUTE_BYTES as u32 } else { 0 };
+        let front = if is_datagram { ROUTE_BYTES as u32 } else { 0 };
+        let is_possible = (front + ETHERNET_BYTES..=self.shape.len).contains(&done.bytes);
         let offset = frame + self.shape.from;
         if is_datagram && done.is_ok() {
             self.trouble = None;
         }
-        if done.is_ok() && (least..=self.shape.len).contains(&done.bytes) {
+        if done.is_ok() && is_possible && done.bytes <= front + self.longest {
             return Some(Filled { span: Span { offset, len: done.bytes }, is_datagram });
         }
         if done.is_ok() {
             mem.count_received(1);
             // SAFETY: it was lent by `refill` and came back now, once; `one` is empty.
             unsafe { mem.receive(&[Span { offset, len: 0 }], &mut self.one) };
-            self.one.discard(DropReason::MALFORMED);
+            // The requests reach to the end of a frame, and a peer may send more than it was told.
+            let reason = if is_possible { DropReason::TOO_LONG } else { DropReason::MALFORMED };
+            self.one.discard(reason);
         } else {
             self.missed += u64::from(done.status != Completion::FLUSHED);
             // SAFETY: as above.

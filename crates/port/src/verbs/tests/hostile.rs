@@ -223,20 +223,43 @@ fn completions_without_a_request_are_counted_and_messages_of_wrong_lengths_are_m
     let pool = Pool::builder().frames(4096).build().unwrap();
     let mut mem = pool.local();
     let (mut near, far) = joined(&pool, ",datagrams,rx=64");
-    let (port, longest) = (soft::last(), pool.data_room() as u32 + 40);
+    let (port, longest) = (soft::last(), soft::MTU as u32 + 40);
+    let room = pool.data_room() as u32 + 40;
     soft::invent(port);
-    for bytes in [0, 53, longest + 1, u32::MAX, 54, longest] {
+    for bytes in [0, 53, room + 1, u32::MAX, 54, longest] {
         soft::fill(port, bytes);
     }
     let mut batch = Batch::with_capacity(64);
     near.queues[0].rx(&mut mem, &mut batch, 64);
     let lengths: Vec<usize> = batch.iter().map(linerate_skb::Skb::len).collect();
-    assert_eq!(lengths, [14, pool.data_room()]);
+    assert_eq!(lengths, [14, soft::MTU]);
     batch.consume(&mut mem);
     let counters = near.queues[0].counters();
     assert_eq!((counters.driver.bad_descs, counters.rx_missed), (1, 0));
     let ledger = pool.ledger();
     assert_eq!((ledger.received, ledger.dropped(DropReason::MALFORMED)), (4, 4), "{ledger}");
+    drop((near, far, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");
+}
+
+#[test]
+fn messages_that_are_longer_than_the_port_s_longest_packet_are_dropped_as_too_long() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",packet_mtu=256,group=239.1.2.77,rx=64");
+    let longest = near.obtained.packet_max_bytes;
+    assert_eq!(longest, 274);
+    for bytes in [1000, longest + 1, longest, pool.data_room()] {
+        soft::fill(soft::last(), 40 + bytes as u32);
+    }
+    let mut batch = Batch::with_capacity(64);
+    near.queues[0].rx(&mut mem, &mut batch, 64);
+    let lengths: Vec<usize> = batch.iter().map(linerate_skb::Skb::len).collect();
+    assert_eq!(lengths, [longest]);
+    batch.consume(&mut mem);
+    let ledger = pool.ledger();
+    assert_eq!((ledger.received, ledger.dropped(DropReason::TOO_LONG)), (3, 3), "{ledger}");
     drop((near, far, mem));
     let ledger = pool.ledger();
     assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");

@@ -334,6 +334,40 @@ fn queue_whose_events_cannot_be_watched_sleeps_and_looks_again_by_itself() {
 }
 
 #[test]
+fn packets_that_came_before_the_device_failed_are_received_before_the_queue_sleeps() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, mut far) = joined(&pool, ",datagrams,rx=64");
+    let port = soft::last();
+    let packets: Vec<_> = (0..40).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+    send(&mut far, &mut mem, packets);
+    assert!(!near.queues[0].arm(Want::Frames), "packets have come");
+    let (mut came, mut batch) = (Vec::new(), Batch::with_capacity(8));
+    let mut receive = |near: &mut Opened, mem: &mut Local| {
+        near.queues[0].rx(mem, &mut batch, 8);
+        came.extend(batch.iter().map(|skb| skb.data()[skb.len() - 1]));
+        batch.consume(mem);
+        assert!(came.len() <= 40);
+        came.clone()
+    };
+    assert_eq!(receive(&mut near, &mut mem).len(), 8);
+    // The completion of a packet is read only while the device has one.
+    let skb = packet(&mut mem, 9, 1, 60, 7);
+    send(&mut near, &mut mem, [skb]);
+    soft::lose_sent(port);
+    let start = Instant::now();
+    while !near.queues[0].arm(Want::Frames) {
+        receive(&mut near, &mut mem);
+        assert!(start.elapsed() < PATIENCE, "it never sleeps");
+    }
+    assert_eq!(near.queues[0].health_kind(), HealthKind::Failed);
+    assert_eq!(receive(&mut near, &mut mem), (0..40).collect::<Vec<u8>>());
+    drop((near, far, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.balanced(), "{ledger}");
+}
+
+#[test]
 fn a_device_that_has_failed_gets_no_frames_for_datagrams() {
     let pool = Pool::builder().frames(4096).build().unwrap();
     let mut mem = pool.local();

@@ -60,6 +60,8 @@ struct Port {
     limits: [usize; 2],
     /// True if the UD queue pair has failed, so that no request of it is executed.
     has_failed: bool,
+    /// True if the completion queue of sent messages cannot be read.
+    is_sent_lost: bool,
     bell: Arc<EventFd>,
 }
 
@@ -158,6 +160,15 @@ pub fn fail_datagrams(port: u32) {
         if let Some(port) = world.ports.get_mut(&port) {
             port.has_failed = true;
             port.flush();
+        }
+    });
+}
+
+/// Makes each reading of the completions of the messages that `port` has sent fail.
+pub fn lose_sent(port: u32) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port) {
+            port.is_sent_lost = true;
         }
     });
 }
@@ -360,6 +371,7 @@ impl SoftFabric {
             takes: None,
             limits: [config.rx_len, config.tx_len].map(|len| len as usize * config.pairs()),
             has_failed: false,
+            is_sent_lost: false,
             bell: bell.clone(),
         };
         world(|world| world.ports.insert(pair, port));
@@ -431,6 +443,9 @@ impl Nic for SoftNic {
     }
 
     fn sent(&mut self, out: &mut [Completion]) -> io::Result<usize> {
+        if world(|world| world.ports.get(&self.pair).is_some_and(|port| port.is_sent_lost)) {
+            return Err(io::Error::other("it overflowed"));
+        }
         self.take(out, |port| &mut port.sent)
     }
 
