@@ -20,6 +20,7 @@ pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
         let shortest = bench.limits.shortest_bytes;
         let lengths = (0..1000).map(|i| shortest + i * 7 % (longest - shortest + 1));
         bench.exchange(&of_lengths(0, lengths));
+        Ran::Passed
     })
 }
 
@@ -31,6 +32,7 @@ pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
         let flow = |i: u32| (i / (1 + i % 5) % 8) as u8;
         let packets: Vec<_> = (0..1000).map(|i| Packet::new(flow(i), i, len)).collect();
         bench.exchange(&packets);
+        Ran::Passed
     })
 }
 
@@ -47,6 +49,7 @@ pub fn every_length_passes_whole(rig: &mut Rig) -> Ran {
         };
         let lengths = (bench.limits.shortest_bytes..=longest).filter(tried);
         bench.exchange(&of_lengths(0, lengths));
+        Ran::Passed
     })
 }
 
@@ -63,6 +66,7 @@ pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
             packets.extend(whole.into_iter().map(|packet| packet.in_pieces(piece)));
         }
         bench.exchange(&packets);
+        Ran::Passed
     })
 }
 
@@ -80,11 +84,12 @@ pub fn strange_lengths_block_nothing(rig: &mut Rig) -> Ran {
             batch = joined(strange, batch);
             bench.send(batch, &mut arrivals);
         }
-        if bench.is_stored() {
-            // The rest of this case needs a device that is read while it is written.
-            return;
+        // The packets that are stored are not read here, but closing checks that each was sent or
+        // dropped.
+        if !bench.is_stored() {
+            bench.collect(&mut arrivals, good.len());
         }
-        bench.collect(&mut arrivals, good.len());
+        Ran::Passed
     })
 }
 

@@ -33,5 +33,9 @@ pub use scarce::{
 };
 pub use wake::{arm_tells_what_is_there, no_wake_up_is_lost};
 
+use super::Ran;
 #[allow(unused_imports)] // for the documentation
 use super::Rig;
+
+/// The outcome of a case that needs a device which is read while it is written.
+const STORED: Ran = Ran::DoesNotApply("what it stores is read when its writer is closed");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use linerate_skb::{Batch, Moved};
 
+use super::STORED;
 use crate::conformance::bench::Bench;
 use crate::conformance::end::{BATCH, TRIES};
 use crate::conformance::traffic::{Arrivals, Packet, of_lengths};
@@ -14,13 +15,15 @@ use crate::queue::Want;
 const FLOOD: u32 = 20_000;
 /// Time without room after which a device that works by itself is full.
 const SETTLING: Duration = Duration::from_millis(200);
+/// The outcome of a case that needs a full device, on a port whose device is never full.
+const NEVER_FULL: Ran = Ran::DoesNotApply("its device is never full");
 
 /// Checks that `rx` appends at most its budget, nothing for a budget of 0, and the remaining
 /// packets at the next call, and that `xmit` of an empty batch does nothing.
 pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
-            return;
+            return STORED;
         }
         let mut empty = Batch::with_capacity(1);
         assert_eq!(bench.sender().xmit(&mut empty), Moved::default(), "xmit() of an empty batch");
@@ -37,6 +40,7 @@ pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
             bench.receiver().take(&mut arrivals, budget);
         }
         assert_eq!(arrivals.came(), packets.len(), "{}", arrivals.missing());
+        Ran::Passed
     })
 }
 
@@ -45,7 +49,7 @@ pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
 pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
-            return;
+            return STORED;
         }
         let packets = of_lengths(0, [bench.limits.shortest_bytes.max(60); 12]);
         let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
@@ -77,6 +81,7 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
         let woken = arrivals.came() == packets.len() || receiver.readable(patience);
         assert!(woken, "there are frames again, packets wait, and the poller is not woken");
         receiver.collect(&mut arrivals, packets.len(), patience);
+        Ran::Passed
     })
 }
 
@@ -135,9 +140,9 @@ fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Fu
 pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
-            return;
+            return STORED;
         }
-        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
+        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return NEVER_FULL };
         let all = taken + rest.len();
         // `xmit` itself asserts that the remaining packets are in order.
         let mut slept = false;
@@ -155,6 +160,7 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
         } else {
             bench.collect(&mut arrivals, all);
         }
+        Ran::Passed
     })
 }
 
@@ -163,9 +169,9 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
 pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
-            return;
+            return STORED;
         }
-        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
+        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return NEVER_FULL };
         let armed = (0..TRIES).any(|_| bench.sender().arm(Want::Room));
         assert!(armed, "a full device reports room for ever: a worker spins");
         if bench.limits.drops_unread {
@@ -188,5 +194,6 @@ pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
         }
         assert!(rest.len() < before, "a sender that was woken for room finds none");
         bench.discard(rest);
+        Ran::Passed
     })
 }
