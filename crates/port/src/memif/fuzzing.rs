@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_skb::{Batch, DropReason, Local, Pool, Trust};
 use linerate_sys::peer::PeerMemory;
+use linerate_sys::wait::EventFd;
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
@@ -19,8 +20,10 @@ use super::config::Config;
 use super::copies::{Copies, Stop};
 use super::handshake::{Client, Reply, Server, Step};
 use super::message::{BYTES, Message};
-use super::ring::{Checked, HEADER_BYTES};
+use super::reader::fuzzing::Program;
+use super::ring::{Checked, Desc, HEADER_BYTES, NEXT, ServerRing, Shared};
 use super::rings::Rings;
+use super::server::MappedRing;
 use crate::spec::Spec;
 
 /// Descriptors of the rings, as a power of two.
@@ -178,6 +181,7 @@ pub(super) fn some_file(kind: u64) -> OwnedFd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum We {
     Share,
+    Read,
     CopyAsClient,
     CopyAsServer,
 }
@@ -187,20 +191,26 @@ enum We {
 /// violated the protocol.
 ///
 /// # Panics
-/// If a frame or a packet is lost, or found twice.
+/// If a frame or a packet is lost, or found twice, or a slot of the producer that we read from.
 #[must_use]
 pub fn rings(script: &[u8]) -> bool {
     let Some((&kind, script)) = script.split_first() else { return false };
     let (we, trust) = match kind >> 1 & 3 {
-        0 | 1 => (We::Share, Trust::Exported),
+        0 => (We::Share, Trust::Exported),
+        1 => (We::Read, Trust::Private),
         2 => (We::CopyAsClient, Trust::Private),
         _ => (We::CopyAsServer, Trust::Private),
     };
     let Ok(pool) = Pool::builder().frames(FRAMES as u32).trust(trust).build() else { return false };
-    let Some((memory, rings)) = rings_of(we, &pool) else { return false };
+    let Some((memory, mut rings)) = rings_of(we, &pool) else { return false };
+    let program = match we {
+        We::Read => rings.rx.take().and_then(|rx| rx.into_mapped()).and_then(Program::new),
+        We::Share | We::CopyAsClient | We::CopyAsServer => None,
+    };
     let mut us = Us {
         mem: pool.local_with(8),
         rings,
+        program,
         copies: Copies::default(),
         batch: Batch::with_capacity(FRAMES),
     };
@@ -222,13 +232,19 @@ pub fn rings(script: &[u8]) -> bool {
 struct Us {
     mem: Local,
     rings: Rings,
+    /// The program that has the ring from the peer, if it reads in the peer's memory.
+    program: Option<Program>,
     copies: Copies,
     batch: Batch,
 }
 
 impl Us {
     /// Executes one step of our side.
-    fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Checked<()> {
+    fn work(&mut self, step: [u8; 4]) -> Checked<()> {
+        if let Some(program) = &mut self.program {
+            return program.work(step);
+        }
+        let [op, a, b, c] = step;
         let Rings { tx: Some(tx), rx: Some(rx) } = &mut self.rings else { return Ok(()) };
         match op % 8 {
             0 | 1 => {
@@ -279,6 +295,9 @@ impl Us {
 
     /// Closes the rings, and checks that every frame is accounted for.
     fn end(mut self, pool: &Pool) {
+        if let Some(program) = self.program {
+            program.end();
+        }
         if let Some(mut rx) = self.rings.rx {
             rx.close(&mut self.mem);
         }
@@ -300,7 +319,9 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
     let ours = match we {
         We::Share => config("memif:x,size=8")?,
-        We::CopyAsClient | We::CopyAsServer => config("memif:x,size=8,zerocopy=no,buffer=256")?,
+        We::Read | We::CopyAsClient | We::CopyAsServer => {
+            config("memif:x,size=8,zerocopy=no,buffer=256")?
+        }
     };
     let theirs = config("memif:x,role=server")?;
     let (mut client, mut server) = (Client::new(&ours), Server::new(&theirs));
@@ -323,9 +344,24 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
             }
             rings
         }
+        We::Read => vec![Some(ring_to_read(&memory)?)],
         We::Share | We::CopyAsClient => made.rings(&ours, pool),
     };
     Some((memory, rings.pop()??))
+}
+
+/// Returns the client's ring as a reader has it, with a packet in each buffer; some continue in the
+/// next buffer. Both regions are the client's own mapping, because Miri cannot map another.
+fn ring_to_read(memory: &Arc<PeerMemory>) -> Option<Rings> {
+    let shared = Shared::new(memory, 0, POWER)?;
+    for slot in 0..shared.len() {
+        let flags = if slot % 4 == 1 { NEXT } else { 0 };
+        let offset = 2 * RING_BYTES as u32 + 256 * u32::from(slot);
+        shared.set(slot, Desc { flags, region: 0, len: 60 + u32::from(slot), offset });
+    }
+    let regions = Arc::new([memory.clone(), memory.clone()]);
+    let ring = MappedRing::new(ServerRing::new(shared), EventFd::new().ok()?, regions);
+    Some(Rings { tx: None, rx: Some(Box::new(ring)) })
 }
 
 /// Executes one write of the peer.
@@ -376,6 +412,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_reader_takes_what_a_producer_sends_and_believes_no_lie() {
+        let lies = |steps: &[[u8; 4]]| rings(&[&[2][..], steps.as_flattened()].concat());
+        let send = |n: u8| [3, 1, n, 0];
+        let take = |fates: u8| [0, 15, fates, 7];
+        // Frames of each fate, and then so many held ones that some are copied.
+        let release = [2, 0, 1, 7];
+        let honest = [send(5), take(0xe4), release, send(3), take(0x55), send(5), take(0x55)];
+        assert!(!lies(&honest));
+        assert!(lies(&[send(9), take(0)]), "more than the ring has");
+        assert!(lies(&[[5, 1, 2, 0], send(1), take(0)]), "another region");
+        assert!(lies(&[[5, 3, 1, 0], send(1), take(0)]), "beyond the region");
+        let mut endless: Vec<[u8; 4]> = (0..8).map(|slot| [5, 8 * slot, 1, 0]).collect();
+        endless.extend([send(8), take(0)]);
+        assert!(lies(&endless), "a packet without an end");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 400 }))]
 
@@ -404,6 +457,24 @@ mod tests {
             // Miri cannot run two threads of which one copies what the other writes: this is a data
             // race in the language, but defined by the machine.
             let kind = if cfg!(miri) { kind & 4 } else { kind };
+            let script: Vec<u8> = [kind].into_iter().chain(steps.into_iter().flatten()).collect();
+            let _ = rings(&script);
+        }
+
+        #[test]
+        fn whatever_a_producer_writes_a_reader_gives_back_each_slot(
+            beside in 0u8..2,
+            steps in prop::collection::vec(
+                prop_oneof![
+                    4 => (1u8..4).prop_map(|n| [3, 1, n, 0]),
+                    6 => (0u8..3, any::<[u8; 3]>()).prop_map(|(op, [a, b, c])| [op, a, b, c]),
+                    1 => any::<[u8; 4]>(),
+                ],
+                0..if cfg!(miri) { 20 } else { 60 },
+            ),
+        ) {
+            // As above, Miri runs no second thread.
+            let kind = if cfg!(miri) { 2 } else { 2 | beside };
             let script: Vec<u8> = [kind].into_iter().chain(steps.into_iter().flatten()).collect();
             let _ = rings(&script);
         }

@@ -41,6 +41,8 @@
 //! Source: memif protocol 2.0; docs/adr/0012.
 
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
 mod held;
 #[cfg(test)]
 mod tests;

@@ -77,8 +77,8 @@ impl fmt::Debug for Frames<'_> {
 ///
 /// Its bytes may change while it is read: see [`Reader`](super::Reader)'s module.
 pub struct Frame<'a> {
-    window: &'a Window,
-    taken: FrameSlots,
+    pub(super) window: &'a Window,
+    pub(super) taken: FrameSlots,
 }
 
 impl Frame<'_> {

@@ -252,6 +252,18 @@ impl Window {
         (counts, (ring, self.bell, self.regions))
     }
 
+    /// Checks that the slots which are not given back are those of the program's frames, after
+    /// frames of `taken` slots in all were taken; returns their number.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn check(&self, taken: u16) -> u16 {
+        let state = self.state.borrow();
+        let slots: u16 = state.out.iter().map(|frame| frame.slots).sum();
+        assert!(slots == state.taken && slots <= state.posted);
+        assert!(state.posted == state.ring.known() && state.posted <= state.ring.shared.len());
+        assert_eq!(state.ring.at(slots), taken);
+        slots
+    }
+
     fn change(&self, number: u64, to: Holder) {
         let state = &mut *self.state.borrow_mut();
         let i = number.checked_sub(state.first).and_then(|i| usize::try_from(i).ok());
