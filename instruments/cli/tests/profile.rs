@@ -2,6 +2,8 @@
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
+#[path = "profile/killed.rs"]
+mod killed;
 #[path = "../../../tests/src/sampling.rs"]
 mod sampling;
 #[path = "profile/watch.rs"]

@@ -333,7 +333,8 @@ impl Transfers {
         )];
         remarks.push(match self.l2 {
             Some((sets, ways)) => {
-                format!("each cache: {} KiB, {ways} ways", sets.saturating_mul(ways) * 64 / 1024)
+                let bytes = sets.saturating_mul(ways).saturating_mul(64);
+                format!("each cache: {} KiB, {ways} ways", bytes / 1024)
             }
             None => "each cache: unlimited, so that only other CPUs' stores push lines out".into(),
         });
@@ -454,6 +455,14 @@ end 3
         assert_eq!(of(Quantity::L2LinesOut), rows(&[("[device]", 7), ("tcp_v4_rcv", 1)]));
         let remarks = left.profile(&functions, Quantity::L2LinesIn).remarks.join("\n");
         assert!(remarks.contains("1024 KiB, 8 ways") && remarks.contains("refused AF_XDP"));
+    }
+
+    #[test]
+    fn size_of_a_cache_that_exceeds_a_number_is_the_largest_one() {
+        let huge = format!("l2 {} 1", u64::MAX / 2);
+        let left = Transfers::read(&LEFT.replace("l2 2048 8", &huge)).unwrap();
+        let remarks = left.profile(&[], Quantity::L2LinesIn).remarks.join("\n");
+        assert!(remarks.contains("each cache: 18014398509481983 KiB, 1 ways"), "{remarks}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::agree::Checked;
 use crate::bounded::at_most;
 use crate::conditions::Conditions;
 use crate::proc::head::Head;
+use crate::stage::{Stage, stage_in};
 
 /// The schema version of a [`Profile`].
 pub const SCHEMA: &str = "linerate-profile/1";
@@ -132,6 +133,10 @@ pub struct Row {
     /// Kernel or user space.
     #[serde(default)]
     pub space: Space,
+    /// Stage, if the source gives it, which may know more than the name: `None` in what is read
+    /// from a file. [`Profile::stage_of`] is the stage in both cases.
+    #[serde(skip)]
+    pub stage: Option<Stage>,
 }
 
 /// A normalised load, with the digits with which it was printed.
@@ -240,6 +245,16 @@ impl Profile {
     #[must_use]
     pub fn total_count(&self) -> u64 {
         self.total.map_or_else(|| self.counted(), |total| total.count)
+    }
+
+    /// Returns the stage of a row of this profile: the one that the source gives, or else that of
+    /// the function's name. In a profile of the whole machine, functions of libraries such as
+    /// `memcpy` are [`Stage::User`]: any program may have called them.
+    #[must_use]
+    pub fn stage_of(&self, row: &Row) -> Stage {
+        let whole = self.conditions.whole_machine;
+        let by_name = || stage_in(whole, &row.symbol, row.object.as_deref(), row.space);
+        row.stage.unwrap_or_else(by_name)
     }
 
     /// Sorts the rows by falling count, and rows with equal counts by name.

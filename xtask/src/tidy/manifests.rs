@@ -25,7 +25,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("lines", &["skb"]),
     ("seeds", &["prof", "show"]),
     ("lab", &["seeds", "ctl", "datapath", "port", "smoltcp", "skb", "wire", "prof", "show", "sys"]),
-    ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
+    ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show", "sys"]),
 ];
 
 /// Beginnings of lines that the manifest of a published crate must have.

@@ -97,7 +97,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     if fs::metadata(folder.data()).map_or(0, |file| file.len()) == 0 {
         return Err(no_data(&ended, recorder, &folder.data()));
     }
-    let found = perf.script(&folder)?;
+    let found = perf.script(&folder, &event)?;
     let mut profile = profile(found, args, &sampling, trial, &ended);
     profile.conditions = Conditions {
         tool: Some(format!("linerate {}, perf {}", env!("CARGO_PKG_VERSION"), perf.version)),

@@ -2,7 +2,8 @@
 //! times at which sampling began and the target ended.
 //!
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for
-//! it.
+//! it. If SIGKILL ends this program, the kernel kills perf, so that nothing is sampled any longer;
+//! a command that perf started then goes on without it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,6 +18,7 @@ use linerate_prof::conditions::Traffic;
 use linerate_prof::proc::{Head, Started};
 use linerate_prof::profile::Profile;
 use linerate_prof::read::{self, Form};
+use linerate_sys::process::end_with_this_thread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::args::Record;
@@ -31,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most events that a remark names.
 const EVENTS_NAMED: usize = 3;
+/// The letters that perf adds to an event's name behind `:` or `/`: modes and precision.
+const MODIFIERS: &str = "ukhIGHpPSDWebRX";
 
 /// A running `perf record`.
 #[derive(Debug)]
@@ -62,13 +66,14 @@ pub struct Ended {
 }
 
 impl Recording {
-    /// Starts perf; `is_command` if it starts a command.
+    /// Starts perf; `is_command` if it starts a command. The kernel kills perf if the calling
+    /// thread ends before.
     pub fn start(
         mut command: Command,
         pid: Option<u32>,
         is_command: bool,
     ) -> Result<Recording, Failure> {
-        let perf = command.spawn().map_err(|e| failed(&e))?;
+        let perf = end_with_this_thread(&mut command).spawn().map_err(|e| failed(&e))?;
         Ok(Recording {
             perf,
             target: pid,
@@ -158,6 +163,17 @@ impl Recording {
             "the command has not ended within {waited} s of SIGTERM, and perf waits for it: \
              kill -9 {pid}\n"
         )
+    }
+}
+
+impl Drop for Recording {
+    /// Ends perf if it has not been waited for, because the recording failed.
+    fn drop(&mut self) {
+        if let Ok(None) = self.perf.try_wait() {
+            // Ignore both errors: the failure of the recording is reported.
+            let _ = kill_process(Pid::from_child(&self.perf), Signal::TERM);
+            let _ = self.perf.wait();
+        }
     }
 }
 
@@ -334,10 +350,10 @@ impl Perf {
         command
     }
 
-    /// Returns the recorded profile; `None` if it has no sample. If all samples were lost, it has
-    /// their number and no row. If there are samples of several events, the profile is of the
-    /// first, and a remark names the others.
-    pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
+    /// Returns the recorded profile of `event`; `None` if it has no sample. If all samples were
+    /// lost, it has their number and no row. If there are samples of several events, a remark names
+    /// the others.
+    pub fn script(&self, folder: &Folder, event: &str) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
         };
@@ -345,7 +361,8 @@ impl Perf {
         let complaints = folder.0.file("complaints");
         let mut command = Command::new(&self.program);
         command.args(["script", "--no-inline", "--show-lost-events"]);
-        command.args(["--fields", "comm,tid,time,period,event,ip,sym,symoff,dso"]);
+        // Leave out the programs' names: a name may look like the beginning of a sample.
+        command.args(["--fields", "tid,time,period,event,ip,sym,symoff,dso"]);
         command.arg("--input").arg(folder.data());
         // Ignore the user's settings of the output, and do not download symbols.
         command.env("PERF_CONFIG", "/dev/null").env_remove("DEBUGINFOD_URLS");
@@ -364,7 +381,7 @@ impl Perf {
             let last = said.lines().rfind(|line| !line.is_empty()).unwrap_or_default();
             return Err(failed(format!("perf script: {status}: {last}")));
         }
-        Ok(read.transpose().map_err(|e| failed(e.why))?.and_then(of_first_event))
+        Ok(read.transpose().map_err(|e| failed(e.why))?.and_then(|read| of_event(read, event)))
     }
 }
 
@@ -380,13 +397,20 @@ impl Folder {
     }
 }
 
-/// Returns the profile of the first event, with a remark on the samples of other events. The reader
-/// has already put a remark on lines that it left out.
-fn of_first_event(read: read::Read) -> Option<Profile> {
-    let others = read.profiles.iter().skip(1);
+/// Returns the profile of the event that was `requested`, or of the event with most samples if perf
+/// gives it another name; with a remark on the samples of other events. The reader has already put
+/// a remark on lines that it left out.
+fn of_event(mut read: read::Read, requested: &str) -> Option<Profile> {
+    // The reader adds the lost samples of all events to the first profile.
+    let lost = read.profiles.first()?.lost;
+    let rank = |one: &Profile| (bare(&one.event.name) == bare(requested), one.counted());
+    // The last one of equal rank is chosen, which is the first of the text.
+    let (at, _) = read.profiles.iter().enumerate().rev().max_by_key(|(_, one)| rank(one))?;
+    let mut profile = read.profiles.remove(at);
+    profile.lost = lost;
+    let others = read.profiles.iter();
     let others: Vec<String> =
         others.map(|one| format!("{} of {}", one.counted(), one.event.name)).collect();
-    let mut profile = read.one(1).ok()?;
     if !others.is_empty() {
         let named = others.get(..EVENTS_NAMED).unwrap_or(&others).join(", ");
         let more = if others.len() > EVENTS_NAMED { ", and more" } else { "" };
@@ -396,6 +420,17 @@ fn of_first_event(read: read::Read) -> Option<Profile> {
         ));
     }
     Some(profile)
+}
+
+/// Returns the name of an event without modifiers: perf prints `cycles:u` for `cycles` if it may
+/// not sample the kernel.
+fn bare(event: &str) -> &str {
+    let start = event.trim_end_matches(|c: char| MODIFIERS.contains(c));
+    match start.ends_with([':', '/']) {
+        true => start.trim_end_matches([':', '/']),
+        // The letters belong to the name itself, as the last one of `cpu-clock`.
+        false => event,
+    }
 }
 
 /// Returns the entries of `folder` whose names start with `begin`, newest kernel first, each joined
@@ -474,7 +509,7 @@ mod tests {
     fn samples_that_cannot_be_read_are_an_error_and_no_samples_are_none() {
         let folder = Folder::new().unwrap();
         let script = |program: &str| {
-            Perf { program: program.into(), version: String::new() }.script(&folder)
+            Perf { program: program.into(), version: String::new() }.script(&folder, "cpu-clock")
         };
         assert!(script("true").unwrap().is_none());
         // echo prints its arguments, which are no samples.
@@ -488,7 +523,7 @@ mod tests {
         let sample = |event: &str| format!("spin 8304 22986.2: 1 {event}: 55bd burn (/spin)\n");
         let of = |events: &[&str]| {
             let text: String = events.iter().map(|event| sample(event)).collect();
-            of_first_event(read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap()).unwrap()
+            of_event(read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap(), "x:a").unwrap()
         };
         let one = of(&["x:a", "x:a"]);
         assert_eq!((one.counted(), one.remarks.len()), (2, 0), "{:?}", one.remarks);
@@ -496,13 +531,58 @@ mod tests {
         let said = "the samples are of x:a alone; left out: 2 of x:b, 1 of x:c, 1 of x:d, and more \
                     (record one event at a time)";
         assert_eq!((five.counted(), &*five.remarks), (1, &[said.to_owned()][..]));
+        let most = of(&["x:b", "x:c", "x:c", "x:d", "x:d"]);
+        assert_eq!((most.counted(), most.event.name.as_str()), (2, "x:c"), "x:a has no sample");
+    }
+
+    #[test]
+    fn program_s_name_that_looks_like_a_sample_does_not_replace_the_profile() {
+        let sample =
+            |name: &str| format!("{name} 8304 22986.2: 1 cpu-clock:u: 55bd burn (/spin)\n");
+        let lost = "spin 8304 22986.2: PERF_RECORD_LOST lost 7\n";
+        let text = format!("{}{lost}{}", sample("a 1 1.0: x:"), sample("spin").repeat(99));
+        for requested in ["cpu-clock", "cpu-clock:u", "cpu-clock:pp", "task-clock"] {
+            let read = read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap();
+            let profile = of_event(read, requested).unwrap();
+            let name = profile.event.name.as_str();
+            assert_eq!((profile.counted(), profile.lost, name), (99, 7, "cpu-clock:u"));
+            assert!(profile.remarks[0].contains("left out: 1 of x ("), "{:?}", profile.remarks);
+        }
+    }
+
+    #[test]
+    fn event_is_known_by_its_name_with_and_without_modifiers() {
+        for (event, name) in [
+            ("cycles:u", "cycles"),
+            ("cycles:Pu", "cycles"),
+            ("cpu-clock", "cpu-clock"),
+            ("page-faults", "page-faults"),
+            ("r1643:u", "r1643"),
+            ("cpu/event=0x3c/u", "cpu/event=0x3c"),
+            ("cpu/event=0x3c/:u", "cpu/event=0x3c"),
+            ("net:netif_rx", "net:netif_rx"),
+            ("net:netif_rx:u", "net:netif_rx"),
+        ] {
+            assert_eq!(bare(event), name);
+        }
+    }
+
+    #[test]
+    fn recording_that_is_not_waited_for_ends_perf() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600");
+        let recording = Recording::start(sleep, None, false).unwrap();
+        let pid = recording.perf.id();
+        assert!(runs(pid));
+        drop(recording);
+        assert!(!runs(pid));
     }
 
     #[test]
     fn recording_of_which_all_samples_were_lost_is_no_error_and_has_their_number() {
         let text = "spin 8304 22986.2: PERF_RECORD_LOST lost 7\n";
         let read = read::parse(text.as_bytes(), Some(Form::PerfScript)).unwrap();
-        let profile = of_first_event(read).unwrap();
+        let profile = of_event(read, "cpu-clock").unwrap();
         assert_eq!((profile.lost, profile.counted()), (7, 0));
     }
 }

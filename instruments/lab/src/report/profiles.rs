@@ -1,7 +1,7 @@
 //! Profiles of a run as pairs: both sides of a cell, and their difference.
 
 use linerate_prof::diff::{By, Diff};
-use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Space, Unit};
+use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
 use linerate_prof::stage::Stage;
 
 use super::words::short;
@@ -61,7 +61,7 @@ fn profile(record: &ProfileRecord) -> Profile {
     profile.conditions.packets = (record.packets > 0).then_some(record.packets);
     let row = |row: &ProfileRow| ProfRow {
         code_bytes: row.code_bytes,
-        space: space(row),
+        stage: stage(row),
         ..ProfRow::new(row.symbol.clone(), row.count)
     };
     profile.remarks.clone_from(&record.remarks);
@@ -72,11 +72,9 @@ fn profile(record: &ProfileRecord) -> Profile {
     profile
 }
 
-/// Returns the space of a function, as far as its stored stage tells: the name alone of a program's
-/// function, such as `clock_gettime`, does not.
-fn space(row: &ProfileRow) -> Space {
-    match row.stage.as_deref() {
-        Some(stage) if stage == Stage::User.as_str() => Space::User,
-        _ => Space::Unknown,
-    }
+/// Returns the stored stage of a function, which was found by its file as well as by its name;
+/// `None` in a document that has no stages, or one of another version's.
+fn stage(row: &ProfileRow) -> Option<Stage> {
+    let stored = row.stage.as_deref()?;
+    Stage::ALL.iter().copied().find(|stage| stage.as_str() == stored)
 }

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use linerate_prof::profile::{Profile, Row, Stack, Unit};
-use linerate_prof::stage::stage_of;
 
 use super::unit::{Benches, Left, PlacedBench, Role, order, setup_order};
 use super::{Progress, Request, Running};
@@ -339,6 +338,7 @@ pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRec
     let cutoff = profile.cutoff.unwrap_or(1);
     let left_out = profile.rows.get(ROWS_MAX).map_or(0, |row| row.count.saturating_add(1));
     profile.rows.truncate(ROWS_MAX);
+    let rows = profile.rows.iter().map(|one| row(&profile, one)).collect();
     ProfileRecord {
         side: side.into(),
         cell: cell.into(),
@@ -350,7 +350,7 @@ pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRec
         own_cost: profile.own_cost,
         checked: profile.checked,
         stacks: stacks(profile.stacks),
-        rows: profile.rows.into_iter().map(row).collect(),
+        rows,
     }
 }
 
@@ -372,13 +372,12 @@ fn stacks(all: Vec<Stack>) -> Vec<Stack> {
     kept
 }
 
-fn row(row: Row) -> ProfileRow {
-    let stage = stage_of(&row.symbol, row.object.as_deref(), row.space);
+fn row(profile: &Profile, row: &Row) -> ProfileRow {
     ProfileRow {
-        stage: Some(stage.as_str().into()),
-        symbol: row.symbol,
+        symbol: row.symbol.clone(),
         count: row.count,
         code_bytes: row.code_bytes,
+        stage: Some(profile.stage_of(row).as_str().into()),
     }
 }
 
@@ -472,7 +471,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_prof::profile::{Event, Origin};
+    use linerate_prof::profile::{Event, Origin, Space};
 
     use crate::runner::tests::{grid, request};
 
@@ -512,6 +511,28 @@ mod tests {
         assert_eq!(rest.frames, [RARER]);
         let total = |all: &[Stack]| all.iter().map(|stack| stack.count).sum::<u64>();
         assert_eq!(total(kept) + rest.count, total(&many));
+    }
+
+    #[test]
+    fn stage_is_stored_by_the_functions_file_and_by_the_extent_of_the_profile() {
+        let row = |name: &str, object: &str, space| Row {
+            object: Some(object.into()),
+            space,
+            ..Row::new(name, 1)
+        };
+        let mut one = profile(1..=1);
+        one.rows = vec![
+            row("frobnicate", "[e1000e]", Space::Kernel),
+            row("memcpy", "/lib/libc.so.6", Space::User),
+            row("memcpy", "[kernel]", Space::Kernel),
+        ];
+        let mut machine = one.clone();
+        machine.conditions.whole_machine = true;
+        let stages = |profile: Profile| -> Vec<String> {
+            record("a", "", profile).rows.into_iter().filter_map(|row| row.stage).collect()
+        };
+        assert_eq!(stages(one), ["driver", "copy", "copy"]);
+        assert_eq!(stages(machine), ["driver", "user", "copy"]);
     }
 
     #[test]

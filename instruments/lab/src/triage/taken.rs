@@ -201,7 +201,7 @@ fn take(
         let late = figure("reordered") - figure("core_late");
         all.add(&window);
         if is_load {
-            all.load_packets += window.packets;
+            all.load_packets = all.load_packets.saturating_add(window.packets);
             *all.sums.entry(LATE_AFTER.into()).or_default() += late.max(0.0);
         }
     }
@@ -271,7 +271,7 @@ impl Seen {
     }
 
     fn add(&mut self, window: &Window) {
-        self.packets += window.packets;
+        self.packets = self.packets.saturating_add(window.packets);
         for (name, value) in &window.figures {
             *self.sums.entry(name.clone()).or_default() += value;
         }
@@ -348,6 +348,15 @@ mod tests {
                 assert!(refused.is_none_or(|e| e.kind() != Kind::Usage), "{side:?}");
             }
         }
+    }
+
+    #[test]
+    fn sum_of_packets_that_exceeds_a_number_is_the_largest_one() {
+        let mut all = Seen::none(Cap::One);
+        for packets in [u64::MAX, 7] {
+            all.add(&Window { packets, ..Window::default() });
+        }
+        assert_eq!(all.packets, u64::MAX);
     }
 
     #[test]

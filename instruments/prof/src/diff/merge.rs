@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Count, Row};
 use crate::profile::{self, Profile, Space};
-use crate::stage::{side_of, stage_in};
+use crate::stage::{Stage, side_of, stage_in};
 
 /// Most objects that a remark names.
 const NAMED: usize = 3;
@@ -16,6 +16,8 @@ struct Key<'a> {
     symbol: &'a str,
     side: Space,
     object: Option<&'a str>,
+    /// The stage that the profile's source gives.
+    stage: Option<Stage>,
 }
 
 /// A function and its counts while the two profiles are merged.
@@ -28,8 +30,9 @@ struct Seen<'a> {
     runs: [Vec<u64>; 2],
 }
 
-/// Merges rows into one for each name and space. Static functions with the same name are summed,
-/// because they cannot be distinguished between two kernels, where all addresses differ.
+/// Merges rows into one for each name and space, and each stage that a source gives. Static
+/// functions with the same name are summed, because they cannot be distinguished between two
+/// kernels, where all addresses differ.
 ///
 /// Each of the two is the sum of its `runs`; `noise` is of a function's counts in each of them.
 pub(super) fn merge(
@@ -69,7 +72,7 @@ pub(super) fn merge(
     let row = |(key, seen): (Key<'_>, Seen<'_>)| Row {
         symbol: key.symbol.to_owned(),
         object: seen.object.map(str::to_owned),
-        stage: stage_in(whole, key.symbol, seen.object, key.side),
+        stage: key.stage.unwrap_or_else(|| stage_in(whole, key.symbol, seen.object, key.side)),
         noise: noise(&seen.runs),
         without: Count::of(seen.without, without),
         with: Count::of(seen.with, with),
@@ -99,7 +102,8 @@ fn key<'a>(row: &'a profile::Row, sides: &HashMap<&str, Option<Space>>) -> Key<'
     };
     // `[unknown]` or an address identifies no function without its file.
     let is_nameless = symbol.starts_with('[') || symbol.starts_with("0x");
-    Key { symbol, side, object: row.object.as_deref().filter(|_| is_nameless) }
+    let object = row.object.as_deref().filter(|_| is_nameless);
+    Key { symbol, side, object, stage: row.stage }
 }
 
 fn tell_of(repeated: &BTreeMap<&str, BTreeSet<&str>>, remarks: &mut Vec<String>) {

@@ -84,7 +84,7 @@ fn unlike(first: &Profile, run: &Profile) -> Option<String> {
 /// Returns the rows of all runs, one for each function and file.
 fn rows(runs: &[Profile]) -> Vec<Row> {
     let mut rows: Vec<Row> = runs.iter().flat_map(|run| &run.rows).cloned().collect();
-    let file = |row: &Row| (row.object.clone(), row.space as u8);
+    let file = |row: &Row| (row.object.clone(), row.space as u8, row.stage);
     rows.sort_by(|a, b| a.symbol.cmp(&b.symbol).then_with(|| file(a).cmp(&file(b))));
     rows.dedup_by(|row, kept| {
         let is_same = row.symbol == kept.symbol && file(row) == file(kept);

@@ -78,6 +78,29 @@ fn copies_by_programs_of_the_whole_machine_are_not_the_packet_path_s() {
 }
 
 #[test]
+fn stage_that_a_source_gives_is_kept_and_separates_functions_of_one_name() {
+    let row = |name: &str, stage, count| Seen { stage, ..Seen::new(name, count) };
+    let mut given = profile(&[("ip_rcv", 1)]);
+    given.rows.push(row("frobnicate", Some(Stage::Driver), 70));
+    given.rows.push(row("memcpy", Some(Stage::Copy), 3));
+    given.rows.push(row("memcpy", Some(Stage::User), 700));
+    let diff = Diff::between(&given, &given);
+    let mut found: Vec<_> = diff.rows.iter().map(|row| (row.stage, row.with)).collect();
+    found.sort_by_key(|&(stage, _)| stage);
+    let expected = [
+        (Stage::Driver, Count::Is(70)),
+        (Stage::Ip, Count::Is(1)),
+        (Stage::Copy, Count::Is(3)),
+        (Stage::User, Count::Is(700)),
+    ];
+    assert_eq!(found, expected);
+    assert!(diff.remarks.is_empty(), "{:?}", diff.remarks);
+    let runs = [given.clone(), given];
+    let (sums, _) = Diff::of_runs(&runs, &runs, By::AsTheyAre).unwrap();
+    assert_eq!(sums.sum_of(|row| row.stage == Stage::User).with, 1400);
+}
+
+#[test]
 fn a_name_in_the_kernel_and_in_a_program_is_two_functions() {
     let row = |name: &str, object: &str, space, count| Seen {
         object: Some(object.into()),

@@ -17,7 +17,6 @@ use linerate_show::table::quoted;
 use super::preface;
 use crate::diff::{Count, Diff, Figures, Sum};
 use crate::profile::{self, Event, Row, Space};
-use crate::stage::stage_in;
 
 /// A profile with a line for each row, in its order.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +37,7 @@ impl fmt::Display for Profile<'_> {
         let load = format!("load ({}/byte)", preface::unit(profile.event.unit));
         let head = ["symbol", "object", "space", "stage", "address (hex)", &count, "code (bytes)"];
         record(f, head.into_iter().chain([load.as_str()]))?;
-        let whole = profile.conditions.whole_machine;
         for row in &profile.rows {
-            let object = row.object.as_deref();
             let space = match row.space {
                 Space::Kernel => "kernel",
                 Space::User => "user",
@@ -48,9 +45,9 @@ impl fmt::Display for Profile<'_> {
             };
             let cells = [
                 text(&row.symbol),
-                text(object.unwrap_or_default()),
+                text(row.object.as_deref().unwrap_or_default()),
                 space.into(),
-                stage_in(whole, &row.symbol, object, row.space).as_str().into(),
+                profile.stage_of(row).as_str().into(),
                 row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
                 row.count.to_string().into(),
                 row.code_bytes.map(|b| b.to_string()).unwrap_or_default().into(),

@@ -8,7 +8,6 @@ use linerate_show::number;
 use super::figures::{more_functions, percent};
 use super::{Mark, by_falling_count, file_of, load_of, preface, short};
 use crate::profile::{Profile, Row};
-use crate::stage::stage_in;
 use crate::text::wrapped;
 
 const NAME_WIDTH: usize = 44;
@@ -35,15 +34,13 @@ impl<'a> Table<'a> {
     }
 
     fn row(&self, row: &Row) -> [String; 6] {
-        let whole = self.profile.conditions.whole_machine;
-        let stage = stage_in(whole, &row.symbol, row.object.as_deref(), row.space);
         let object = row.object.as_deref().map(|object| short(file_of(object), OBJECT_WIDTH));
         [
             number::count(row.count),
             self.share(row.count),
             load_of(row),
             short(&row.symbol, NAME_WIDTH),
-            stage.as_str().to_owned(),
+            self.profile.stage_of(row).as_str().to_owned(),
             object.unwrap_or_else(|| row.space.to_string()),
         ]
     }

@@ -1,11 +1,13 @@
 //! One run of a program: bounded in time and output, and always ended.
 //!
 //! It is the leader of a process group, which is killed with it; and the kernel kills it if the
-//! thread ends that started it, however this program ends.
+//! thread ends that started it, however this program ends. A process that has left the group is not
+//! killed; if it keeps the program's output open, the run fails a moment after the program's end.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -22,11 +24,17 @@ use crate::{Code, Error, Result};
 
 /// Interval at which a waiting run checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(100);
+/// Time for reading the rest of the output after the program's end.
+const GRACE: Duration = Duration::from_secs(1);
 /// The limit of a program's standard output; a program that prints more is refused.
 const STDOUT_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes kept from the end of the standard error.
 const STDERR_BYTES_KEPT: usize = 4096;
+
+/// The error of an output that is still open after [`GRACE`].
+const KEPT_OPEN: &str = "a process that it started keeps its output open: let the program wait for \
+                         that process, or redirect the process's output";
 
 /// The result of a run.
 #[derive(Debug)]
@@ -42,8 +50,8 @@ pub(super) struct Ran {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// `E-SYSTEM` if it cannot be started, does not end in time, prints too much, or fails: with the
-/// end of its complaint.
+/// `E-SYSTEM` if it cannot be started, does not end in time, leaves a process that keeps its output
+/// open, prints too much, or fails: with the end of its complaint.
 pub(super) fn run(
     program: &Path,
     args: &[OsString],
@@ -74,13 +82,17 @@ pub(super) fn run_telling(
     let mut child =
         end_with_this_thread(&mut command).spawn().map_err(|e| failed(e.to_string()))?;
     let pipes = (child.stdout.take(), child.stderr.take());
-    let mut started = Started { child, reaped: false };
+    let over = AtomicBool::new(false);
     let (stdout, stderr, ended) = scope(|s| {
-        let stdout = Builder::new().spawn_scoped(s, || whole(pipes.0))?;
+        let mut started = Started { child, reaped: false, over: &over };
+        let stdout = Builder::new().spawn_scoped(s, || whole(Output::of(pipes.0, &over)))?;
         // Read stderr on a thread: a full pipe would block the program until its deadline kills it.
-        let stderr = Builder::new().spawn_scoped(s, || tail(pipes.1))?;
+        let stderr = Builder::new().spawn_scoped(s, || tail(Output::of(pipes.1, &over)))?;
         let ended = started.wait(start + timeout, start, stop);
-        Ok((joined(stdout)?, joined(stderr)?, ended?))
+        let (stdout, stderr) = (joined(stdout), joined(stderr));
+        // If the program was killed, an output that stays open is not the cause to report.
+        let ended = ended?;
+        Ok((stdout?, stderr?, ended))
     })
     .map_err(|e: io::Error| match e.kind() {
         io::ErrorKind::Interrupted => failed("it was killed, because the run was ended".into()),
@@ -101,9 +113,11 @@ pub(super) fn run_telling(
 }
 
 /// A child process and its process group, killed when this is dropped unless it has ended.
-struct Started {
+struct Started<'a> {
     child: Child,
     reaped: bool,
+    /// Set when the child is ended, so that the readers of its output end, too.
+    over: &'a AtomicBool,
 }
 
 /// The exit status and end time of a process.
@@ -113,7 +127,7 @@ struct Ended {
     run_delay_ns: u64,
 }
 
-impl Started {
+impl Started<'_> {
     /// Waits for the child's end until `deadline`; then kills it with all processes that it
     /// started.
     fn wait(&mut self, deadline: Instant, start: Instant, stop: &AtomicBool) -> io::Result<Ended> {
@@ -147,9 +161,10 @@ impl Started {
         }
     }
 
-    /// Kills the rest of the process group, so that no process keeps the pipes open, and reaps the
-    /// child.
+    /// Kills the rest of the process group, so that none of its processes keeps the pipes open, and
+    /// reaps the child.
     fn end(&mut self) -> io::Result<ExitStatus> {
+        self.over.store(true, Ordering::Relaxed);
         if let Some(pid) = self.pid() {
             // An error means that no process of the group is left to kill.
             let _ = kill_process_group(pid, Signal::KILL);
@@ -169,12 +184,51 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for Started<'_> {
     fn drop(&mut self) {
         if !self.reaped {
             // Ignore the error: this value is dropped because of another error, which is reported.
             let _ = self.end();
         }
+    }
+}
+
+/// The output of a program. Once the program has ended and [`GRACE`] is over, reads fail with
+/// [`KEPT_OPEN`]: a process in another process group may keep the pipe open for any time.
+struct Output<'a, P> {
+    pipe: P,
+    /// True once the program is ended.
+    over: &'a AtomicBool,
+    /// The end of the grace, once the program is ended.
+    until: Option<Instant>,
+}
+
+impl<'a, P: Read + AsFd> Output<'a, P> {
+    fn of(pipe: Option<P>, over: &'a AtomicBool) -> Option<Output<'a, P>> {
+        pipe.map(|pipe| Output { pipe, over, until: None })
+    }
+
+    /// Returns true if the program is ended and the grace is over.
+    fn is_late(&mut self) -> bool {
+        let now = Instant::now();
+        self.over.load(Ordering::Relaxed) && now >= *self.until.get_or_insert(now + GRACE)
+    }
+}
+
+impl<P: Read + AsFd> Read for Output<'_, P> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let look = Timespec::try_from(LOOK).map_err(|_| Errno::INVAL)?;
+        while !self.is_late() {
+            let mut fds = [PollFd::new(&self.pipe, PollFlags::IN)];
+            match poll(&mut fds, Some(&look)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                ready => {
+                    ready?;
+                    return self.pipe.read(buffer);
+                }
+            }
+        }
+        Err(io::Error::other(KEPT_OPEN))
     }
 }
 

@@ -1,6 +1,10 @@
 use super::*;
+use crate::scenario::pause::look_until;
 use crate::settings::Value as Said;
+use linerate_testing::Scratch;
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 fn words(texts: &[&str]) -> Said {
@@ -94,6 +98,70 @@ fn background_processes_of_a_program_do_not_keep_the_window_open() {
     let script = r#"sleep 600 & echo '{"case":{"cycles":1},"packets":0,"why":null}'"#;
     window(script).unwrap();
     assert!(start.elapsed() < Duration::from_secs(300));
+}
+
+/// A process that has left its program's session and keeps the program's output open; killed when
+/// this is dropped.
+struct Left(Scratch);
+
+impl Left {
+    /// Returns a script that starts the process, waits until it runs, and continues with `then`.
+    fn script(&self, then: &str) -> String {
+        let file = self.0.word("pid");
+        format!(
+            "setsid sh -c 'echo $$ > {file}; exec sleep 60' & \
+             until test -s {file}; do sleep 0.02; done; {then}"
+        )
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.0.word("pid")).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // There is no such process if the program was killed before it started one.
+        if let Some(pid) = self.pid() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Returns the error of a window of `script`, which must come long before the process in another
+/// session ends.
+fn refused_soon(script: &str, timeout_s: i64, stop: &Arc<AtomicBool>) -> String {
+    let (start, settings) = (Instant::now(), shell(script).with("timeout_s", timeout_s));
+    let place = Place { stop: Arc::clone(stop), ..Place::default() };
+    let mut bench = Program.open(&settings, &place).unwrap();
+    let e = bench.window(Duration::ZERO).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}: {e}", start.elapsed());
+    e.why
+}
+
+#[test]
+fn process_in_another_session_that_keeps_the_output_open_is_an_error_and_not_waited_for() {
+    let left = Left(Scratch::new());
+    let script = left.script(r#"echo '{"case":{"cycles":1},"packets":0,"why":null}'"#);
+    let why = refused_soon(&script, 30, &Arc::default());
+    assert!(why.starts_with("a process that it started keeps its output open: let "), "{why}");
+}
+
+#[test]
+fn process_in_another_session_delays_neither_the_time_limit_nor_the_end_of_a_run() {
+    let left = Left(Scratch::new());
+    let why = refused_soon(&left.script("exec sleep 600"), 1, &Arc::default());
+    assert_eq!(why, "it did not end within 1 s and was killed");
+    let (left, stop) = (Left(Scratch::new()), Arc::new(AtomicBool::new(false)));
+    let why = std::thread::scope(|s| {
+        s.spawn(|| {
+            look_until(Duration::from_secs(20), || left.pid().is_some());
+            stop.store(true, Ordering::Relaxed);
+        });
+        refused_soon(&left.script("exec sleep 600"), 600, &stop)
+    });
+    assert_eq!(why, "it was killed, because the run was ended");
 }
 
 #[test]

@@ -222,9 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_known_by_its_time_whatever_the_program_is_called() {
+    fn a_sample_is_known_by_its_time_whatever_the_program_is_called_or_without_its_name() {
         let cases = [
             ("spin  8297 22984.992094:    5025125 cpu-clock:", "cpu-clock", Some(5_025_125)),
+            ("8297 22984.992094:    5025125 cpu-clock:", "cpu-clock", Some(5_025_125)),
             ("tmux: server 8297/8299 [001] 2.5: 7 cycles:u:", "cycles:u", Some(7)),
             (
                 "kworker/0:1 12 [000] 2.5: sched:sched_switch: a:1 ==> b:2",
