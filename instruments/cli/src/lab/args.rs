@@ -299,7 +299,7 @@ Examples:
 
 Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be compared;
 2 wrong request; 3 a --fail-on condition is met; 4 none is met, and one cannot be decided;
-6 packets are unaccounted for.";
+6 packets are unaccounted for, whatever the conditions say.";
 
 const TRIAGE: &str = "\
 Examples:

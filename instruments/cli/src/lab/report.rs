@@ -49,12 +49,18 @@ pub fn compare(asked: &Compare, screen: &Screen) -> Result<u8, Failure> {
         [one] => document(one),
         all => document(&all),
     })?;
+    Ok(compared(&all, runs.iter().chain([&baseline])))
+}
+
+/// Returns the exit status of comparisons of `runs`: lost packets precede conditions that are met,
+/// and these precede conditions that are not decided.
+fn compared<'a>(all: &[Comparison], runs: impl IntoIterator<Item = &'a Run>) -> u8 {
     let status = match () {
         () if all.iter().any(|one| !one.failed.is_empty()) => CHECK,
         () if all.iter().any(|one| !one.undecided.is_empty()) => INCONCLUSIVE,
         () => 0,
     };
-    Ok(exit(runs.iter().chain([&baseline]), status))
+    exit(runs, status)
 }
 
 /// Writes a run's figures; returns the exit status.
@@ -115,4 +121,44 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
 pub fn document(told: &impl serde::Serialize) -> String {
     // This fails only for a map whose keys are not strings, and no printed type has one.
     serde_json::to_string(told).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_lab::record::{CellRecord, Ledger, Ledgers};
+
+    use super::*;
+
+    fn comparison(failed: &[&str], undecided: &[&str]) -> Comparison {
+        let owned = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
+        Comparison {
+            experiment: "pool".into(),
+            a: "main".into(),
+            b: "pr".into(),
+            rows: Vec::new(),
+            withheld: Vec::new(),
+            environment: Vec::new(),
+            failed: owned(failed),
+            undecided: owned(undecided),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn lost_packets_precede_a_condition_that_is_met_and_this_one_that_is_not_decided() {
+        let sound = Run::default();
+        let b = Ledger { balanced: false, ..Ledger::default() };
+        let ledger = Ledgers { b, ..Ledgers::default() };
+        let cell = CellRecord { ledger, ..CellRecord::default() };
+        let leaking = Run { cells: vec![cell], ..Run::default() };
+        let met = "x>+1%: +3.00%";
+        let open = "y>+1%: a run has too few set-ups of its sides";
+        let cases: [(&[&str], &[&str], u8); 3] =
+            [(&[], &[], 0), (&[met], &[open], CHECK), (&[], &[open], INCONCLUSIVE)];
+        for (failed, undecided, status) in cases {
+            let all = [comparison(&[], &[]), comparison(failed, undecided)];
+            assert_eq!(compared(&all, [&sound, &sound]), status);
+            assert_eq!(compared(&all, [&sound, &leaking]), UNBALANCED);
+        }
+    }
 }

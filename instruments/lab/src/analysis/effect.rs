@@ -68,12 +68,15 @@ pub fn effect(
         return None;
     }
     let found = change(metric, &of_b, level)?;
-    let aa = change(metric, &of_control, level)
+    let control = change(metric, &of_control, level);
+    let aa = control
         .map(|aa| (pct(aa.log), pct(aa.interval.low), pct(aa.interval.high)))
         .filter(|(median, low, high)| [median, low, high].iter().all(|x| x.is_finite()));
     if aa.is_none() && !of_control.is_empty() {
         return None;
     }
+    // If neither the first side nor its control counted anything, their difference is not known.
+    let aa = aa.filter(|_| control.is_none_or(|of| !of.is_of_nothing()));
     let change_pct = pct(found.log);
     let ci95_pct = (pct(found.interval.low), pct(found.interval.high));
     // An overflow makes a value infinite: then there is no effect.
@@ -247,6 +250,11 @@ impl Change {
     pub(super) fn none(a: f64, b: f64) -> Change {
         let interval = Interval { low: 0.0, high: 0.0 };
         Change { a, b, log: 0.0, interval, chance: 1.0, censored_below: None }
+    }
+
+    /// Returns true if neither side counted anything.
+    fn is_of_nothing(self) -> bool {
+        self.a == 0.0 && self.b == 0.0
     }
 }
 

@@ -15,7 +15,8 @@
 //!   interpolated (`signs`). Of what is counted, the ratio of sums, and Student's interval
 //!   (`sums`).
 //! - **Noise floor.** The same for control by `a`, which is the same code: the largest change
-//!   within *its* interval.
+//!   within *its* interval. It is unknown, and verdicts take 1 % for it, if there is no control or
+//!   neither of them counted anything.
 //! - **Chance.** Signs of the logarithms flipped in all 2ⁿ ways, counted up to 256 pairs and in the
 //!   limit beyond (`signs`); corrected by Holm over the family that the experiment declares: the
 //!   cells that were planned, whether they ran or not, of each metric by itself or of all together.

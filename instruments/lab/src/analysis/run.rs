@@ -164,8 +164,8 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
         *noise = Value::Object(Map::new());
     }
     let Some(noise) = noise.as_object_mut() else { return };
-    // Without a control the noise floor is not measured: it is null, and not the assumption that
-    // verdicts use in its place.
+    // Without a control, or if it counted as little as the first side, the noise floor is not
+    // known: it is null, and not the assumption that verdicts use in its place.
     noise.insert("aa_half_width_pct".into(), json!(median(&floors)));
     noise.insert("pairs_accepted".into(), json!(accepted));
     noise.insert("pairs_attempted".into(), json!(pairs().count()));
@@ -264,16 +264,21 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
         let text = format!("{name}: two sides of identical code differ in {}", off.join(", "));
         tell("W-CONTROL", text, Some("only a change larger than this difference gets a verdict"));
     }
-    let without = names(experiment, cell, |effect| effect.aa_half_width_pct.is_none());
+    let without = names(experiment, cell, is_without_floor);
     if !without.is_empty() {
-        let of = without.join(", ");
-        tell(
-            "W-NO-CONTROL",
-            format!("{name}: without a control, the noise of {of} is unknown"),
-            None,
+        let text = format!(
+            "{name}: the noise of {} is unknown: there is no control, or neither it nor the first \
+             side counted anything",
+            without.join(", ")
         );
+        tell("W-NO-CONTROL", text, None);
     }
     told
+}
+
+/// Returns true if the noise floor of an effect is unknown, although a side counted something.
+fn is_without_floor(effect: &Effect) -> bool {
+    effect.aa_half_width_pct.is_none() && !effect.is_of_nothing()
 }
 
 /// Returns the cells with too few set-ups to distinguish any difference from chance.

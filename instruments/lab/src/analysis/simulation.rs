@@ -327,7 +327,7 @@ fn event_that_was_never_seen_has_an_upper_bound() {
 fn cell_without_any_event_is_not_known_to_be_the_same_and_has_no_width() {
     let mut nothing = counted(&vec![pair(0.0, 0.0, 0.0); 15], 0, 3);
     assert_eq!((nothing.a, nothing.b, nothing.verdict), (0.0, 0.0, Verdict::Unclear));
-    assert_eq!((nothing.aa_half_width_pct, nothing.censored_below), (Some(0.0), None));
+    assert_eq!((nothing.aa_half_width_pct, nothing.censored_below), (None, None));
     assert_eq!(half_width_pct(&nothing), f64::INFINITY);
     assert!(!nothing.expected.as_ref().unwrap().certain);
     nothing.p_holm = Some(0.001);

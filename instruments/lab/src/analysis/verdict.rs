@@ -14,7 +14,8 @@ const ALPHA: f64 = 0.05;
 /// Returns true if the sides differ, in either direction: the interval excludes no change, the
 /// change exceeds the noise floor, and the probability is below 5 %.
 ///
-/// Without a control the floor is not known; it is taken as 1 %.
+/// Without a control, or if neither it nor the first side counted anything, the floor is not known;
+/// it is taken as 1 %.
 #[must_use]
 pub fn distinct(effect: &Effect) -> bool {
     let unlikely = effect.p_holm.is_some_and(|chance| chance < ALPHA);

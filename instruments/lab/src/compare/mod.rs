@@ -48,10 +48,10 @@ pub struct Comparison {
     /// The differences between their environments.
     pub environment: Vec<Difference>,
     /// Sentences on conditions that are met, with the rows that meet them; if there are any, the
-    /// exit status is 3.
+    /// exit status is 3, unless a run has lost packets.
     pub failed: Vec<String>,
     /// Sentences on conditions that the runs cannot decide, with place and reason; if there are
-    /// any, the exit status is 4, unless a condition is met.
+    /// any, the exit status is 4, unless a condition is met or a run has lost packets.
     pub undecided: Vec<String>,
     /// Remarks that readers must know.
     pub notes: Vec<String>,

@@ -33,7 +33,8 @@ pub struct Row {
     /// `b` in cycles of the second run's CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b_cycles: Option<f64>,
-    /// The change from `a` to `b`, in per cent.
+    /// The change from `a` to `b`, in per cent. If both are upper bounds, it is not known: then it
+    /// is 0 without a width, which has no meaning.
     pub change_pct: f64,
     /// The confidence interval of the change: 95 % for all rows of the family together
     /// (Bonferroni).
@@ -88,9 +89,9 @@ impl fmt::Display for Withheld {
 
 impl Row {
     /// Judges a change: better or worse beyond both noise floors; the same if the whole interval is
-    /// within the margin.
+    /// within the margin. If neither run counted anything, nothing is known of their ratio.
     fn judged(&self, better_when: Option<&str>) -> Verdict {
-        if self.disturbed || self.too_few {
+        if self.disturbed || self.too_few || self.below == (true, true) {
             return Verdict::Unclear;
         }
         let (low, high) = self.ci95_pct;

@@ -18,6 +18,9 @@ const LABEL_MAX: usize = 40;
 const UNIT_MAX: usize = 14;
 const CPUS_MAX: usize = 9;
 
+/// The reason for a row without a change.
+const NOTHING: &str = "neither run counted anything";
+
 const COLUMNS: [Column; 9] = [
     Column::new("metric", "metric", ""),
     Column::new("unit", "unit", ""),
@@ -101,13 +104,17 @@ impl Comparison {
 fn cells(row: &Row) -> Vec<Cell> {
     let value = |below, value| if below { number::under(value) } else { number::cell(value) };
     let gate = if row.gate { "  <- gate" } else { "" };
+    let (change, ends) = match row.below {
+        (true, true) => (Cell::Absent(NOTHING), Cell::Absent(NOTHING)),
+        _ => (number::change_cell(row.change_pct), Cell::Text(number::interval(row.ci95_pct))),
+    };
     vec![
         Cell::text(&*row.metric),
         Cell::Text(elided(&row.unit, UNIT_MAX)),
         value(row.below.0, row.a),
         value(row.below.1, row.b),
-        number::change_cell(row.change_pct),
-        Cell::Text(number::interval(row.ci95_pct)),
+        change,
+        ends,
         Cell::Text(format!("{}, {}", row.n_windows.0, row.n_windows.1)),
         Cell::Text(apart(&row.placement)),
         Cell::Text(format!("{}{gate}", within(row.verdict, row.same_pct))),
@@ -178,4 +185,30 @@ fn grouped(withheld: &[Withheld]) -> Vec<(String, String)> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::analyse;
+    use crate::analysis::testing::{experiment, pair, run_of};
+    use crate::compare::{FailOn, compared};
+    use crate::experiment::Clock;
+    use crate::record::Verdict;
+
+    #[test]
+    fn a_row_in_which_neither_run_counted_anything_has_no_change_is_unclear_and_holds_its_gate() {
+        let mut losses = experiment();
+        losses.metrics[0].clock = Clock::Count;
+        let mut run = run_of(&[vec![pair(0.0, 0.0, 0.0); 15]]);
+        analyse(&losses, &mut run);
+        let gate = [FailOn::parse("cost_ns_per_packet>+1%").unwrap()];
+        let told = compared((&run, &run), (&losses, &losses), &gate, false).unwrap();
+        let row = &told.rows[0];
+        assert_eq!((row.below, row.verdict), ((true, true), Verdict::Unclear));
+        assert!(row.gate && told.failed.is_empty() && told.undecided.is_empty(), "{told:?}");
+        let table = told.table();
+        let cells = table.figures().next().unwrap();
+        assert!(matches!(&cells[4..6], [Cell::Absent(_), Cell::Absent(_)]), "{table}");
+    }
 }

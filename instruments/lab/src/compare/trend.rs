@@ -20,7 +20,8 @@ pub struct Trend {
     pub unit: String,
     /// The cell, as `rate=max`; empty without factors.
     pub cell: String,
-    /// A point for each run that has the metric, in the order in which the runs started.
+    /// A point for each run that has the metric and in which its value is not a bound, in the order
+    /// in which the runs started.
     pub points: Vec<TrendPoint>,
 }
 
@@ -45,7 +46,8 @@ pub struct TrendPoint {
 
 /// Computes the trend of each metric of each cell of the newest run, over all of `runs`.
 ///
-/// A run in which a metric was computed in another way is no point of it.
+/// A run in which a metric was computed in another way is no point of it. Nor is one whose changed
+/// side counted nothing, or has a lower bound for its value.
 ///
 /// # Errors
 /// `E-RUN` if they are not all of one experiment, or one has not kept its file.
@@ -97,8 +99,12 @@ fn point(
         record.at.len() == cell.at.len() && cell.at.iter().all(has)
     })?;
     // If the run withheld the metric in this cell, the trend has no point for it.
-    record.metrics.get(&metric.name)?;
+    let effect = record.metrics.get(&metric.name)?;
     let side = Side::of(metric, &record.pairs, LEVEL)?;
+    // A reader would take a bound for a measured value.
+    if effect.at_least[1] || side.censored {
+        return None;
+    }
     let (lo, hi) = side.range();
     let started = run.run.started.clone();
     let finite = [side.value, lo, hi].iter().all(|x| x.is_finite());
@@ -269,6 +275,22 @@ mod tests {
         let mut known: Vec<_> = runs.iter().map(|run| (run, experiment())).collect();
         known[1].1.metrics[0].formula.scale = 1e3;
         let trends = over(known).unwrap();
+        let labels: Vec<&str> = trends[0].points.iter().map(|one| one.label.as_str()).collect();
+        assert_eq!(labels, ["3"]);
+    }
+
+    #[test]
+    fn a_run_whose_value_is_a_bound_is_no_point() {
+        let mut losses = experiment();
+        losses.metrics[0].clock = Clock::Count;
+        let mut runs = ["1", "2", "3"].map(|started| run(started, started, 90.0));
+        runs[0].cells[0].pairs = vec![pair(100.0, 0.0, 100.0); 15];
+        analyse(&losses, &mut runs[0]);
+        let [ended, at_least, _] = &mut runs;
+        let metric = "cost_ns_per_packet";
+        assert_eq!(ended.cells[0].metrics[metric].bounds(), [false, true]);
+        at_least.cells[0].metrics.get_mut(metric).unwrap().at_least[1] = true;
+        let trends = over(runs.iter().map(|run| (run, losses.clone())).collect()).unwrap();
         let labels: Vec<&str> = trends[0].points.iter().map(|one| one.label.as_str()).collect();
         assert_eq!(labels, ["3"]);
     }

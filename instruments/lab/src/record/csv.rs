@@ -36,7 +36,8 @@ pub fn csv(run: &Run) -> String {
 }
 
 /// Formats the effects: a line for each cell and metric. A cell without effects has a line with its
-/// status.
+/// status. `a_at_least` and `b_at_least` are true for a value that is a lower bound. The change and
+/// its interval are empty if neither side counted anything.
 #[must_use]
 pub fn effects_csv(run: &Run) -> String {
     let factors = factors(run);
@@ -56,9 +57,12 @@ pub fn effects_csv(run: &Run) -> String {
 fn effect_fields(
     cell: &CellRecord,
     named: Option<(&String, &Effect)>,
-) -> [(&'static str, String); 27] {
+) -> [(&'static str, String); 29] {
     let text = |of: fn(&Effect) -> &str| named.map(|(_, e)| of(e).to_owned()).unwrap_or_default();
     let number = |of: fn(&Effect) -> Option<f64>| number_or_empty(named.and_then(|(_, e)| of(e)));
+    let told = named.filter(|(_, e)| !e.is_of_nothing());
+    let change = |of: fn(&Effect) -> f64| number_or_empty(told.map(|(_, e)| of(e)));
+    let least = |i: usize| named.map(|(_, e)| e.at_least[i].to_string()).unwrap_or_default();
     let met = |expected: &Expected| match expected.certain {
         true => expected.met.to_string(),
         false => "open".to_owned(),
@@ -74,9 +78,9 @@ fn effect_fields(
         ("better_when", text(|e| e.better_when.as_deref().unwrap_or_default())),
         ("a", number(|e| Some(e.a))),
         ("b", number(|e| Some(e.b))),
-        ("change_pct", number(|e| Some(e.change_pct))),
-        ("ci95_low_pct", number(|e| Some(e.ci95_pct.0))),
-        ("ci95_high_pct", number(|e| Some(e.ci95_pct.1))),
+        ("change_pct", change(|e| e.change_pct)),
+        ("ci95_low_pct", change(|e| e.ci95_pct.0)),
+        ("ci95_high_pct", change(|e| e.ci95_pct.1)),
         ("pairs", number(|e| Some(e.n_pairs as f64))),
         ("censored_below", number(|e| e.censored_below)),
         ("aa_half_width_pct", number(|e| e.aa_half_width_pct)),
@@ -95,6 +99,8 @@ fn effect_fields(
         ("elsewhere_change_pct", other(|e| e.change_pct)),
         ("elsewhere_ci95_low_pct", other(|e| e.ci95_pct.0)),
         ("elsewhere_ci95_high_pct", other(|e| e.ci95_pct.1)),
+        ("a_at_least", least(0)),
+        ("b_at_least", least(1)),
     ]
 }
 
@@ -233,11 +239,9 @@ mod tests {
     fn every_line_has_as_many_fields_as_the_head() {
         let effects = effects_csv(&run());
         let counts: Vec<usize> = effects.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(counts, [28, 28, 28]);
-        assert!(
-            effects.contains("max,ok,cost,ns,,5,7,40,30,50,1,,,,,,1,,,,unclear,,,,,,,\n"),
-            "{effects}"
-        );
+        assert_eq!(counts, [30, 30, 30]);
+        let line = "max,ok,cost,ns,,5,7,40,30,50,1,,,,,,1,,,,unclear,,,,,,,,false,false\n";
+        assert!(effects.contains(line), "{effects}");
         assert!(effects.contains("fixed,unsupported,,"), "{effects}");
     }
 
@@ -257,8 +261,23 @@ mod tests {
         for (met, certain, said) in
             [(true, true, "true"), (false, true, "false"), (true, false, "open")]
         {
-            let wanted = format!(",10,45,{said},unclear,8,1.5,near,6,3,2,4\n");
+            let wanted = format!(",10,45,{said},unclear,8,1.5,near,6,3,2,4,false,false\n");
             assert!(line(met, certain).contains(&wanted), "{}", line(met, certain));
         }
+    }
+
+    #[test]
+    fn a_lower_bound_is_marked_and_a_change_of_nothing_is_empty() {
+        let of = |a, b, change_pct, at_least| {
+            let mut run = run();
+            let effect = run.cells[0].metrics.get_mut("cost").unwrap();
+            (effect.a, effect.b, effect.change_pct) = (a, b, change_pct);
+            effect.at_least = at_least;
+            effects_csv(&run)
+        };
+        let bound = of(5.0, 7.0, 40.0, [false, true]);
+        assert!(bound.contains(",unclear,,,,,,,,false,true\n"), "{bound}");
+        let nothing = of(0.0, 0.0, 0.0, [false; 2]);
+        assert!(nothing.contains("max,ok,cost,ns,,0,0,,,,1,"), "{nothing}");
     }
 }

@@ -291,9 +291,10 @@ pub struct Effect {
     #[serde(default, skip_serializing_if = "is_exact")]
     pub at_least: [bool; 2],
     /// The noise floor from the control of identical code: the largest change within its interval.
+    /// `None` without a control, or if neither it nor the first side counted anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_half_width_pct: Option<f64>,
-    /// The control's median and interval, in per cent.
+    /// The control's median and interval, in per cent; `None` if the noise floor is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_pct: Option<(f64, f64, f64)>,
     /// Probability of a difference at least this large, if the sides were equal; corrected for the

@@ -64,6 +64,16 @@ impl RunState {
         Ok(run)
     }
 
+    /// Numbers the set-ups of pairs that an older version stored without a number, so that the
+    /// pairs of a continued run have other numbers.
+    pub(crate) fn know_set_ups(&mut self, experiment: &Experiment) {
+        for (index, state) in &mut self.cells {
+            if let Some(cell) = experiment.cells.get(*index) {
+                know_set_ups(cell, &mut state.pairs);
+            }
+        }
+    }
+
     /// Returns a run's head, the part without cells.
     pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
         let request = &self.request;
@@ -119,12 +129,20 @@ impl CellState {
     }
 }
 
-/// Marks the pairs of `cell` as sharing one set-up if its sides lived longer than a pair and no
-/// set-up is recorded, as in runs of older versions.
+/// Marks the first pairs of `cell` as sharing one set-up if its sides lived longer than a pair and
+/// no set-up is recorded, as in runs of older versions. If a newer version continued such a run and
+/// began with the same number, later numbers are raised by one.
 pub(super) fn know_set_ups(cell: &Cell, pairs: &mut [PairRecord]) {
     let outlive = !cell.fresh && named(&cell.scenario).is_none_or(|one| !one.sets_up_each_window());
-    if outlive && pairs.iter().all(|pair| pair.set_up.is_none()) {
-        pairs.iter_mut().for_each(|pair| pair.set_up = Some(0));
+    let unknown = pairs.iter().take_while(|pair| pair.set_up.is_none()).count();
+    if !outlive || unknown == 0 {
+        return;
+    }
+    let (old, new) = pairs.split_at_mut(unknown);
+    old.iter_mut().for_each(|pair| pair.set_up = Some(0));
+    if new.first().is_some_and(|pair| pair.set_up == Some(0)) {
+        let numbers = new.iter_mut().filter_map(|pair| pair.set_up.as_mut());
+        numbers.for_each(|number| *number = number.saturating_add(1));
     }
 }
 
@@ -465,6 +483,28 @@ mod tests {
         };
         assert!(is_unfinished(Status::Ok, false) && !is_unfinished(Status::Ok, true));
         assert!(!is_unfinished(Status::Unsupported, false));
+    }
+
+    #[test]
+    fn pairs_of_an_older_version_share_one_set_up_which_no_later_pair_has() {
+        let mut cell = builtin("skbinit").unwrap().cells.remove(0);
+        cell.fresh = false;
+        let of = |set_up| PairRecord { set_up, ..PairRecord::default() };
+        let known = |later: &[u32]| {
+            let old = vec![of(None); 14].into_iter();
+            let mut pairs: Vec<PairRecord> =
+                old.chain(later.iter().map(|set_up| of(Some(*set_up)))).collect();
+            know_set_ups(&cell, &mut pairs);
+            let once = pairs.clone();
+            know_set_ups(&cell, &mut pairs);
+            assert_eq!(pairs, once);
+            let numbers: Vec<_> = pairs[13..].iter().map(|pair| pair.set_up.unwrap()).collect();
+            (analysis::set_ups(&pairs.iter().collect::<Vec<_>>()), numbers)
+        };
+        assert_eq!(known(&[]), (1, vec![0]));
+        assert_eq!(known(&[0]), (2, vec![0, 1]));
+        assert_eq!(known(&[0, 0, 1]), (3, vec![0, 1, 1, 2]));
+        assert_eq!(known(&[1, 2]), (3, vec![0, 1, 2]), "as it is continued now");
     }
 
     #[test]

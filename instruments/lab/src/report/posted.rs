@@ -282,8 +282,11 @@ fn no_percentile(view: &View<'_>, cells: &[&CellRecord]) -> Option<String> {
     })
 }
 
-/// Formats a metric's values on both sides.
+/// Formats a metric's values on both sides; of an effect, a bound as one.
 fn cells_of(view: &View<'_>, cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
+    if let Some(effect) = cell.metrics.get(metric) {
+        return tables::bounded(effect, |value| Cell::Real(value, digits));
+    }
     let metrics = view.experiment.as_ref().map_or(&[][..], |known| &known.metrics);
     let known = metrics.iter().find(|one| one.name == metric);
     let found = known.map(|metric| figures(metric, &cell.pairs));

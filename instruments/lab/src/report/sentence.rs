@@ -294,7 +294,8 @@ impl View<'_> {
         let (rates, costs, all) = self.pairs();
         let [a, b] = self.sides();
         let title = self.experiment.as_ref().map_or(String::new(), |e| format!(": {}", e.title));
-        let floor = self.floor_pct().map_or("n/a: no control was measured".into(), |width| {
+        let none = "n/a: no control was measured, or it counted nothing";
+        let floor = self.floor_pct().map_or(none.into(), |width| {
             format!("±{width:.2} % at most, for the headline: the difference measured between identical code",)
         });
         let program = format!(

@@ -301,13 +301,16 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 /// Formats the sides' values; for a side that counted nothing, the upper bound instead of 0, and a
 /// lower bound as one.
 pub(super) fn censored(effect: &Effect) -> [Cell; 2] {
-    let cell = |i: usize, value| match (effect.bounds()[i], effect.at_least[i]) {
-        (true, _) => number::under(value),
-        (_, true) => match number::cell(value) {
-            Cell::Real(value, digits) => Cell::AtLeast(value, digits),
-            other => other,
-        },
-        _ => number::cell(value),
+    bounded(effect, number::cell)
+}
+
+/// Formats the sides' values by `of`, and bounds as [`censored`] does. An upper bound has digits of
+/// its own, because with fewer it could be 0.
+pub(super) fn bounded(effect: &Effect, of: impl Fn(f64) -> Cell) -> [Cell; 2] {
+    let cell = |i: usize, value| match (effect.bounds()[i], effect.at_least[i], of(value)) {
+        (true, ..) => number::under(value),
+        (_, true, Cell::Real(value, digits)) => Cell::AtLeast(value, digits),
+        (.., other) => other,
     };
     [cell(0, effect.a), cell(1, effect.b)]
 }

@@ -120,6 +120,7 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
         Some(dir) => {
             let (mut store, mut state) = Store::resume(dir)?;
             request.is_of(&state, dir)?;
+            state.know_set_ups(&request.experiment);
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
             let resumed = Resumed { started, argv, tool: tool(&request.built), env };
             store.resumed(&resumed)?;

@@ -149,6 +149,23 @@ fn row_of_post_002_that_missed_its_load_is_named_and_its_p99_is_shown() {
     assert!(words.contains(why), "{words}");
 }
 
+#[test]
+fn bounds_beside_the_rows_of_post_002_are_printed_as_bounds() {
+    let mut run = batch();
+    run.cells.truncate(1);
+    let metrics = &mut run.cells[0].metrics;
+    let resent = metrics.get_mut("retransmits_per_million").unwrap();
+    // Side A counted nothing: its value is that of one event.
+    (resent.a, resent.b, resent.censored_below) = (12.0, 60.0, Some(12.0));
+    (resent.change_pct, resent.ci95_pct) = (400.0, (30.0, 400.0));
+    let at_least = [true, false];
+    let p99 = Effect { a: 900.0, b: 400.0, censored_below: None, at_least, ..resent.clone() };
+    metrics.insert("receipt_p99_us".into(), p99);
+    let words = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    let row = "TCP 1 32 1.000 0.031 < 12.00 60 – – ≥ 900 400";
+    assert!(words.contains(row), "no {row:?} in\n{words}");
+}
+
 /// Checks that a price of which no pair can be used is in the line, as the change could be 0 there.
 #[test]
 fn no_crossover_is_told_across_a_price_without_figures() {
@@ -273,6 +290,24 @@ fn busy_time_of_post_001_is_told_by_stage_where_it_was_sampled() {
     assert!(all.contains(&a) && all.contains(&b), "{told}");
     assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
     assert!(html(&[run]).contains("Busy CPU time by stage"));
+}
+
+#[test]
+fn stage_that_a_document_has_counts_and_not_the_one_of_the_name() {
+    let mut run = coalesce();
+    run.profiles.extend(["a", "b"].map(|side| stages(side, "load=25 mode=fixed port=xdp")));
+    // A function of a module, and libraries' functions in a profile of the whole machine.
+    let stored =
+        [("frobnicate", "driver"), ("__memmove_avx_unaligned_erms", "user"), ("malloc", "user")];
+    for row in run.profiles.iter_mut().flat_map(|profile| &mut profile.rows) {
+        if let Some((_, stage)) = stored.iter().find(|(symbol, _)| *symbol == row.symbol) {
+            row.stage = Some((*stage).to_owned());
+        }
+    }
+    let told = text(&run);
+    let a = ["28.0", "1.5", "4.5", "8.0", "3.5", "0.0", "0.0", "11.0", "43.5", "0.0"];
+    let a = [&["25", "A", "1,000"][..], &a].concat();
+    assert!(rows(&told, "Busy CPU time by stage, by samples").contains(&a), "{told}");
 }
 
 #[test]

@@ -536,3 +536,22 @@ fn an_event_that_was_not_seen_is_bounded_in_the_metrics_scale() {
     let bound = effect_of(&run, 0).censored_below.unwrap();
     assert!((bound - 1e6 / 15_000.0).abs() < 1e-9, "one of 15,000 packets, a million: {bound}");
 }
+
+#[test]
+fn the_noise_is_unknown_if_neither_the_first_side_nor_its_control_counted_anything() {
+    let mut losses = experiment();
+    losses.metrics[0].clock = Clock::Count;
+    let begun = vec![pair(0.0, 5.0, 0.0); 10];
+    let look = Look { index: 0, of: 1, family: 1 };
+    let found = effect(&losses.metrics[0], &[], &begun, look).unwrap();
+    assert_eq!((found.aa_pct, found.aa_half_width_pct), (None, None));
+    assert_eq!((found.bounds(), found.verdict), ([true, false], Verdict::Worse));
+    let mut run = run_of(&[begun, vec![pair(0.0, 0.0, 0.0); 10]]);
+    analyse(&losses, &mut run);
+    assert!(run.env["noise"]["aa_half_width_pct"].is_null(), "{}", run.env);
+    // In the second cell there is nothing of which the noise could be known.
+    assert_eq!(codes(&run), ["W-NO-CONTROL"]);
+    let said = "rate=max: the noise of cost_ns_per_packet is unknown: there is no control, or \
+                neither it nor the first side counted anything";
+    assert_eq!(run.warnings[0].text, said);
+}

@@ -155,8 +155,10 @@ pub(super) fn section(told: &[Run]) -> String {
             .map(|&known| {
                 let same = known.0.cells.iter().find(|other| other.at == cell.at);
                 let missing = same.map_or("not in this run", |_| "no value in this run");
-                let effect = same.and_then(|cell| cell.metrics.get(&metric.name));
-                let effect = effect.ok_or_else(|| missing.to_owned());
+                let effect = match same.and_then(|cell| cell.metrics.get(&metric.name)) {
+                    Some(effect) if effect.is_of_nothing() => Err("counted nothing".to_owned()),
+                    effect => effect.ok_or_else(|| missing.to_owned()),
+                };
                 let why = effect.as_ref().ok().and_then(|_| remark(newest, known, cell, metric));
                 let mark = if why.is_some() { " *" } else { "" };
                 if let Some(why) = why.filter(|why| !reasons.contains(why)) {
@@ -335,6 +337,25 @@ mod tests {
         let page = section(&runs);
         assert!(page.contains("m of B in each run"), "{page}");
         assert!(page.contains("build51") && !page.contains("build11"), "{page}");
+    }
+
+    #[test]
+    fn a_run_that_counted_nothing_has_neither_a_change_nor_a_value_in_a_trend() {
+        let toml = experiment().toml.replace("clock = \"cost\"", "clock = \"count\"");
+        let known = Experiment::parse(&toml, "pool.toml").unwrap();
+        let mut runs = [run(10), run(11), run(12)];
+        for pair in &mut runs[1].cells[0].pairs {
+            let windows = [Some(&mut pair.a), Some(&mut pair.b), pair.control.as_mut()];
+            windows.into_iter().flatten().for_each(|window| window.packets = 0);
+        }
+        for run in &mut runs {
+            run.run.config_toml = Some(toml.clone());
+            analyse(&known, run);
+        }
+        let page = section(&runs);
+        assert!(page.contains("– counted nothing"), "{page}");
+        let has_value = |n: usize| page.contains(&format!("<td class=\"t\">build{n}</td>"));
+        assert_eq!([10, 11, 12].map(has_value), [true, false, true], "{page}");
     }
 
     /// Returns a run of the version `buildN`, started on the `N`th day.

@@ -99,6 +99,22 @@ fn the_ledgers_of_the_parts_of_a_cell_are_added() {
 }
 
 #[test]
+fn pairs_that_an_older_version_left_without_a_set_up_share_one_that_is_not_continued() {
+    let scratch = Scratch::new();
+    let request = request_in(&scratch.0, grid());
+    // 1 check before the cell, 9 in the warm-up, 3 for each of 2 pairs.
+    let part = interrupted_at(&Simulated::new(), &request, 18);
+    assert_eq!(part.cells[0].pairs.len(), 2);
+    let pairs = find(&request.dir, "last").unwrap().join("pairs.ndjson");
+    let text = fs::read_to_string(&pairs).unwrap();
+    assert_eq!(text.matches("\"set_up\":0,").count(), 2, "{text}");
+    fs::write(&pairs, text.replace("\"set_up\":0,", "")).unwrap();
+    let rest = Simulated::new().run(&resumed(&request)).unwrap();
+    let told: Vec<_> = rest.cells[0].pairs.iter().map(|pair| pair.set_up.unwrap()).collect();
+    assert_eq!(told, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7]);
+}
+
+#[test]
 fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
     let scratch = Scratch::new();
     let request = request_in(&scratch.0, grid());
