@@ -7,11 +7,13 @@
 //! text says of each what was done there.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::cargo;
 use crate::steps::Done;
@@ -37,7 +39,7 @@ const KEPT: [&str; 6] = ["0f504c44", "3f73acae", "860e2062", "8d97989d", "02e430
 /// Most areas that a subject names without a line for each in the text below it.
 const AREAS_MAX: usize = 4;
 /// The last commit before that rule. Documents in `results/` name commits before it.
-const SINCE: &str = "cba5d36b";
+const SINCE: &str = "cba5d36be8f6d14916a59fd2d5acc4c0d8672af1";
 
 /// The hunks of each file: the lines of the new file that they have.
 type Hunks<'a> = BTreeMap<&'a str, Vec<Range<usize>>>;
@@ -47,14 +49,13 @@ pub fn run(root: &Path) -> Result<Done> {
     if !root.join(".git").exists() {
         return Ok(Done::skipped("this is no clone", "git clone it"));
     }
-    let log = |more: &[&str]| {
-        let mut git = Command::new("git");
-        git.current_dir(root).args(LOG).arg("--format=%x00%h %s").args(more);
-        cargo::quiet(&mut git)
-    };
+    let log =
+        |more: &[&str]| cargo::quiet(git(root).args(LOG).arg("--format=%x00%h %s").args(more));
     let (all, dense) = (log(&[])?, log(&["-b", "--ignore-blank-lines"])?);
+    let cut = cut(root)?;
     let mut found = Vec::new();
     let changes = all.split('\0').zip(dense.split('\0')).skip(1);
+    let changes = changes.filter(|(change, _)| !is_cut(&cut, change));
     for (change, dense) in changes.clone() {
         let (head, patch) = change.split_once('\n').unwrap_or((change, ""));
         let files = hunks(patch);
@@ -70,10 +71,7 @@ pub fn run(root: &Path) -> Result<Done> {
             found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
         }
     }
-    let mut git = Command::new("git");
-    git.current_dir(root).args(["log", "--no-merges", "--format=%x00%h %B"]);
-    // In a clone without that commit, nothing is known to be younger.
-    let younger = cargo::quiet(git.arg(format!("{SINCE}..HEAD"))).unwrap_or_default();
+    let younger = younger(root, SINCE)?;
     for (commit, text) in younger.split('\0').filter_map(|one| one.split_once(' ')) {
         let areas = untold(text).into_iter();
         found.extend(
@@ -85,6 +83,44 @@ pub fn run(root: &Path) -> Result<Done> {
         bail!("{} findings", found.len());
     }
     Ok(format!("{} changes", changes.count()).into())
+}
+
+/// Returns git for the clone at `root`, which may belong to another user (tidy/tree.rs).
+fn git(root: &Path) -> Command {
+    let mut git = Command::new("git");
+    git.args(["-c", "safe.directory=*"]).current_dir(root);
+    git
+}
+
+/// Returns the commits at which the history of a shallow clone is cut, one a line. Git shows each
+/// of them as a root commit, with the whole tree as its patch.
+fn cut(root: &Path) -> Result<String> {
+    let path = cargo::quiet(git(root).args(["rev-parse", "--git-path", "shallow"]))?;
+    let path = root.join(path.trim_end());
+    match fs::read_to_string(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Returns true if the text of a change begins with one of the commits `cut`, abbreviated.
+fn is_cut(cut: &str, change: &str) -> bool {
+    let commit = change.split_whitespace().next().unwrap_or_default();
+    cut.lines().any(|whole| whole.starts_with(commit))
+}
+
+/// Returns the commits after `since`, each as a null character, its hash and its text. In a clone
+/// without `since`, no commit is known to be younger.
+fn younger(root: &Path, since: &str) -> Result<String> {
+    let exists = git(root).args(["cat-file", "-e", since]).output().context("cannot start git")?;
+    match exists.status.code() {
+        Some(0) => {
+            let range = format!("{since}..HEAD");
+            cargo::quiet(git(root).args(["log", "--no-merges", "--format=%x00%h %B", &range]))
+        }
+        Some(1) => Ok(String::new()),
+        _ => bail!("git cat-file: {}", String::from_utf8_lossy(&exists.stderr).trim()),
+    }
 }
 
 /// Returns true for `area: what`, where the area names crates, files or documents.
@@ -166,6 +202,8 @@ fn stray<'a>(all: &Hunks<'a>, dense: &Hunks<'_>) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -190,32 +228,77 @@ mod tests {
         assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", show, tests, xtask]);
     }
 
+    /// A new repository, deleted with the test.
+    struct Repository(PathBuf);
+
+    impl Repository {
+        /// Creates one; prints why and returns `None` if there is no git.
+        fn new(name: &str) -> Option<Repository> {
+            if cargo::located("git").is_none() {
+                eprintln!("skipped: there is no git");
+                return None;
+            }
+            let name = format!("linerate-{name}-{}", std::process::id());
+            let repository = Repository(std::env::temp_dir().join(name));
+            fs::create_dir_all(&repository.0).unwrap();
+            repository.git(&["init", "-q"]);
+            Some(repository)
+        }
+
+        fn git(&self, words: &[&str]) -> String {
+            let settings = ["user.name=x", "user.email=x@example.org", "commit.gpgsign=false"];
+            let mut git = Command::new("git");
+            git.args(settings.iter().flat_map(|setting| ["-c", *setting])).args(words);
+            cargo::quiet(git.current_dir(&self.0)).unwrap()
+        }
+
+        fn commit(&self, subject: &str) {
+            self.git(&["commit", "-q", "--allow-empty", "-m", subject]);
+        }
+    }
+
+    impl Drop for Repository {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
     #[test]
     fn a_clone_with_a_commit_that_names_no_area_fails_the_step() {
-        if cargo::located("git").is_none() {
-            return eprintln!("skipped: there is no git");
-        }
-        let root = std::env::temp_dir().join(format!("linerate-commits-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
-        let git = |words: &[&str]| {
-            let mut git = Command::new("git");
-            git.args([
-                "-c",
-                "user.name=x",
-                "-c",
-                "user.email=x@example.org",
-                "-c",
-                "commit.gpgsign=false",
-            ]);
-            cargo::quiet(git.args(words).current_dir(&root)).unwrap();
-        };
-        git(&["init", "-q"]);
-        git(&["commit", "-q", "--allow-empty", "-m", "lab: what"]);
-        assert!(run(&root).is_ok());
-        git(&["commit", "-q", "--allow-empty", "-m", "fix things"]);
-        let ran = run(&root);
-        std::fs::remove_dir_all(&root).unwrap();
-        assert!(ran.is_err_and(|e| e.to_string() == "1 findings"));
+        let Some(clone) = Repository::new("commits") else { return };
+        clone.commit("lab: what");
+        assert!(run(&clone.0).is_ok());
+        clone.commit("fix things");
+        assert!(run(&clone.0).is_err_and(|e| e.to_string() == "1 findings"));
+    }
+
+    #[test]
+    fn a_commit_at_which_a_shallow_clone_is_cut_is_left_out() {
+        let Some(clone) = Repository::new("shallow") else { return };
+        fs::create_dir_all(clone.0.join("crates/ring/src")).unwrap();
+        fs::write(clone.0.join("crates/ring/src/lib.rs"), "//! A ring.\n").unwrap();
+        clone.git(&["add", "."]);
+        clone.commit("ring: what");
+        clone.commit("lab: what");
+        clone.commit("lab: more");
+        let note = || run(&clone.0).map(|done| done.note().to_owned()).unwrap();
+        assert_eq!(note(), "3 changes");
+        // What `git clone --depth 2` writes.
+        let cut = clone.git(&["rev-parse", "HEAD~1"]);
+        fs::write(clone.0.join(".git/shallow"), cut).unwrap();
+        assert_eq!(note(), "1 changes");
+    }
+
+    #[test]
+    fn no_commit_is_after_one_that_is_absent_and_a_failure_of_git_is_an_error() {
+        let Some(clone) = Repository::new("younger") else { return };
+        clone.commit("lab: what");
+        let first = clone.git(&["rev-parse", "HEAD"]);
+        clone.commit("lab: more");
+        let told = younger(&clone.0, first.trim()).unwrap();
+        assert!(told.starts_with('\0') && told.trim_end().ends_with(" lab: more"), "{told:?}");
+        assert_eq!(younger(&clone.0, SINCE).unwrap(), "");
+        assert!(younger(&clone.0, "no-such-name").is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod commits;
 mod dist;
 mod instructions;
 mod lines;
+mod lint;
 mod machines;
 mod msrv;
 mod nocc;

@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, commits, dist, instructions, lines, machines, msrv, nocc, qemu, results, sanitize,
-    shipped, skipped, tidy,
+    api, cargo, commits, dist, instructions, lines, lint, machines, msrv, nocc, qemu, results,
+    sanitize, shipped, skipped, tidy,
 };
 
 /// A check.
@@ -88,7 +88,11 @@ pub const STEPS: [Step; 14] = [
         about: "licenses, sources and advisories of foreign packages (where cargo-deny is)",
         act: deny,
     },
-    Step { name: "clippy", about: "clippy on everything, warnings refused", act: clippy },
+    Step {
+        name: "clippy",
+        about: "clippy on everything, warnings refused; the fuzz targets compile",
+        act: lint::run,
+    },
     Step {
         name: "doc",
         about: "rustdoc, warnings refused; docs/api.txt is the public API",
@@ -304,12 +308,6 @@ fn advisories(code: Option<i32>, said: &str) -> Result<Done> {
     }
 }
 
-fn clippy(root: &Path) -> Result<Done> {
-    let arguments = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    cargo::quiet(cargo::cargo(root).args(arguments))?;
-    Ok(Done::default())
-}
-
 fn doc(root: &Path) -> Result<Done> {
     api::forget(root)?;
     let mut command = cargo::cargo(root);
@@ -374,7 +372,8 @@ const RETRIES: usize = 3;
 pub const TESTS_FAILED: Option<i32> = Some(101);
 
 /// Runs the failed tests alone, one after the other, by `again`, which gets the arguments for that
-/// and returns the output. Fails for `None`: then [`skipped::failed_tests`] has no names.
+/// and returns the output. Fails if one is skipped, because such a test passes for its harness, and
+/// for `None`: then [`skipped::failed_tests`] has no names.
 pub fn retry_alone(
     again: impl Fn(&[&str]) -> Result<String>,
     failed: Option<&[String]>,
@@ -387,9 +386,13 @@ pub fn retry_alone(
     };
     for round in 1..=RETRIES {
         eprintln!("\nalone, {round} of {RETRIES}: {}", failed.join(", "));
-        let mut alone = vec!["--", "--exact", "--test-threads=1"];
+        let mut alone = vec!["--", "--exact", "--test-threads=1", "--show-output"];
         alone.extend(failed.iter().map(String::as_str));
-        let ran: usize = again(&alone)?.lines().filter_map(passed).sum();
+        let output = again(&alone)?;
+        if let Some(line) = output.lines().find(|line| skipped::says_so(line)) {
+            bail!("a failed test did not run alone: {line}");
+        }
+        let ran: usize = output.lines().filter_map(passed).sum();
         if ran < failed.len() {
             bail!("{ran} of {} failed tests could be run alone, by their names", failed.len());
         }
@@ -535,12 +538,17 @@ mod tests {
         let two = [&failed[..], &failed[..]].concat();
         assert!(alone(1, Some(&two)).is_err(), "one of the two did not run");
         let rounds = Cell::new(0);
-        let again = |_: &[&str]| {
+        let again = |alone: &[&str]| {
+            assert!(alone.contains(&"--show-output"), "without it no test says that it is skipped");
             rounds.set(rounds.get() + 1);
             Ok("test result: ok. 1 passed;".to_owned())
         };
         assert!(retry_alone(again, Some(&failed[..])).is_ok());
         assert_eq!(rounds.get(), 3);
+        let said = "---- heap::tests::grows stdout ----\nskipped: not root\n";
+        let skipped = |_: &[&str]| Ok(format!("{said}test result: ok. 1 passed;\n"));
+        let why = retry_alone(skipped, Some(&failed[..])).unwrap_err().to_string();
+        assert_eq!(why, "a failed test did not run alone: skipped: not root");
         assert!(alone(1, None).is_err() && alone(1, Some(&[])).is_err());
     }
 

@@ -70,8 +70,9 @@ pub fn semver(place: &Place) -> Result<Outcome> {
 /// Returns the newest tag `v*` of a commit before this one, if there is one.
 fn newest_tag(place: &Place) -> Result<Option<String>> {
     let mut git = Command::new("git");
-    git.args(["tag", "--list", "v*", "--merged", "HEAD", "--sort=-creatordate"]);
-    let tags = cargo::quiet(git.current_dir(&place.root))?;
+    // The clone may belong to another user (tidy/tree.rs).
+    git.args(["-c", "safe.directory=*", "tag", "--list", "v*", "--merged", "HEAD"]);
+    let tags = cargo::quiet(git.arg("--sort=-creatordate").current_dir(&place.root))?;
     Ok(tags.lines().next().map(str::to_owned))
 }
 

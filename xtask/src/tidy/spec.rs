@@ -181,7 +181,8 @@ fn has_test(text: &str, name: &str) -> bool {
     let head = format!("fn {name}(");
     lines.iter().enumerate().filter(|(_, line)| line.contains(&head)).any(|(i, _)| {
         let before = lines[..i].iter().rev();
-        let attributes: Vec<_> = before.take_while(|l| l.starts_with(['#', '/'])).collect();
+        let before = before.take_while(|line| line.starts_with(['#', '/']));
+        let attributes: Vec<_> = before.filter(|line| line.starts_with("#[")).collect();
         attributes.iter().any(|line| line.ends_with("#[test]") || line.contains("::test"))
             && !attributes.iter().any(|line| line.starts_with("#[ignore"))
     })
@@ -200,7 +201,7 @@ mod tests {
     }
 
     fn found(spec: &str) -> Vec<String> {
-        let ring = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    fn idle() {}\n    #[test]\n    #[ignore]\n    fn slow() {}\n}\n";
+        let ring = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    /// As spsc::tests::wraps, but no #[test]\n    fn idle() {}\n    #[test]\n    #[ignore]\n    fn slow() {}\n}\n";
         let fenced = "```sh\ncargo xtask qemu batch\n```\n";
         let indented = "    cargo xtask qemu zerocopy\n";
         let qemu = format!("`cargo xtask\nqemu shape`: 12 ms\n{fenced}{indented}");

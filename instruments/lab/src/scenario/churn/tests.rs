@@ -4,6 +4,8 @@ use crate::settings::{Setting, Value};
 use linerate_sys::thread::allowed_cpus;
 
 const WINDOW: Duration = Duration::from_millis(10);
+/// Most windows of a test: a busy machine may give the side's threads no time in some of them.
+const WINDOWS_MAX: usize = 1000;
 
 fn here() -> Place {
     Place { cpus: allowed_cpus().unwrap(), ..Place::default() }
@@ -41,8 +43,8 @@ fn in_every_mode_each_packet_that_was_allocated_is_freed_or_somewhere() {
     for settings in modes() {
         let Some(mut side) = side(&settings) else { continue };
         let (mut allocs, mut frees, mut windows) = (0, 0, 0);
-        // A busy machine may give a thread no time in a window.
         while windows < 2 || frees == 0 {
+            assert!(windows < WINDOWS_MAX, "its threads never had a CPU: {settings:?}");
             windows += 1;
             let window = side.window(WINDOW).unwrap();
             allocs += whole(window.figures["allocs"]);
@@ -60,15 +62,15 @@ fn in_every_mode_each_packet_that_was_allocated_is_freed_or_somewhere() {
     }
 }
 
-/// Returns a window in which packets were freed: a busy machine may give the side's threads no time
-/// in one.
-fn busy_window(side: &mut dyn Bench) -> Window {
-    loop {
+/// Runs windows until packets were freed in one that is `enough`; returns that window.
+fn busy_window(side: &mut dyn Bench, enough: impl Fn(&Window) -> bool) -> Window {
+    for _ in 0..WINDOWS_MAX {
         let window = side.window(WINDOW).unwrap();
-        if window.packets > 0 {
+        if window.packets > 0 && enough(&window) {
             return window;
         }
     }
+    panic!("its threads never had a CPU for long enough");
 }
 
 fn freed(finished: &Finished) -> u64 {
@@ -79,7 +81,7 @@ fn freed(finished: &Finished) -> u64 {
 fn packets_are_freed_elsewhere_all_of_them_or_none() {
     for (free, share) in [("local", 0.0), ("remote", 100.0)] {
         let Some(mut side) = side(&Settings::new().with("free", free)) else { continue };
-        busy_window(side.as_mut());
+        busy_window(side.as_mut(), |_| true);
         let finished = side.finish().unwrap();
         assert_eq!(finished.totals.get("remote_share_pct"), Some(&share), "{finished:?}");
         let matrix = &finished.matrices["free_matrix"];
@@ -91,14 +93,9 @@ fn packets_are_freed_elsewhere_all_of_them_or_none() {
 #[test]
 fn each_cpu_counts_only_its_own_work() {
     let Some(mut side) = side(&Settings::new()) else { return };
-    // Repeat until both threads have had their CPUs, which may take several windows on a busy
-    // machine.
-    let figures = loop {
-        let figures = side.window(WINDOW).unwrap().figures;
-        if figures["frees"] > 0.0 && figures.contains_key("buffer_ticks") {
-            break figures;
-        }
-    };
+    // Both threads must have had their CPUs.
+    let both_ran = |window: &Window| window.figures.contains_key("buffer_ticks");
+    let figures = busy_window(side.as_mut(), both_ran).figures;
     assert_eq!((figures["frees_w0"], figures["allocs_w1"]), (0.0, 0.0));
     assert_eq!(figures["allocs_w0"], figures["allocs"]);
     assert_eq!(figures["free_ticks_w1"], figures["free_ticks"]);
