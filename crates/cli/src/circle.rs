@@ -1,8 +1,9 @@
-//! The warning about a path between two ports of one network, on which packets circulate.
+//! The warnings about a path between two ports of one network, on which packets circulate, and about
+//! one that joins two networks of the host.
 
 use linerate::{Driver, Registry};
 use linerate_sys::netif::Interface;
-use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::rtnl::{HostUse, LinkInfo, UseKind};
 
 use crate::run::planned;
 
@@ -56,6 +57,20 @@ pub fn circle(ends: [&str; 2], drivers: &Registry) -> Option<String> {
     Some(format!(
         "{relation}, so both are on one network: packets are duplicated, or return to their sender \
          (name interfaces of two networks)"
+    ))
+}
+
+/// Returns a warning if the path joins two networks of the host itself.
+pub fn joins_networks(ends: [&str; 2], drivers: &Registry) -> Option<String> {
+    // An address or a route is of a network; a member or a station may be of any.
+    let is_of_network = |used: &HostUse| {
+        matches!(used.kind, UseKind::Address(_) | UseKind::DefaultRoute | UseKind::Route(..))
+    };
+    let used = |text| HostUse::of(&End::of(text, drivers)?.interface).ok()?.filter(is_of_network);
+    let [Some(a), Some(b)] = ends.map(used) else { return None };
+    Some(format!(
+        "{a}, and {b}: packets pass between these networks by this path, which neither the host's \
+         firewall nor its routes see (name interfaces without addresses and routes)"
     ))
 }
 

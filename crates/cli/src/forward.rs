@@ -9,7 +9,7 @@ use linerate_sys::text::thousands;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Forward;
-use crate::circle::circle;
+use crate::circle::{circle, joins_networks};
 use crate::errors::Failure;
 use crate::far::Far;
 use crate::flood;
@@ -35,11 +35,13 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     let ran = match (&args.left, &args.right) {
         (Some(left), Some(right)) => {
             let path = between([left, right], args, drivers)?;
-            let warning = circle([left, right], drivers);
-            warning.iter().for_each(|text| screen.note(&format!("warning: {text}\n")));
+            let ends = [left.as_str(), right.as_str()];
+            let warnings = [circle(ends, drivers), joins_networks(ends, drivers)];
+            let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+            warnings.iter().for_each(|text| screen.note(&format!("warning: {text}\n")));
             let ran = run(&path, &args.run, screen);
             let mut ran = ran.map_err(|e| of_itself(e, [left, right], drivers))?;
-            ran.report.warnings.extend(warning);
+            ran.report.warnings.extend(warnings);
             ran
         }
         _ => trial(args, drivers, screen)?,

@@ -30,6 +30,25 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
 }
 
 #[test]
+fn a_wire_between_two_networks_of_the_host_is_warned_about() {
+    let Some(netns) = netns_with_pair() else { return };
+    let warned = || {
+        let ended = run_in(&netns, "forward packet:v0 packet:w0 --for 10ms");
+        assert_eq!(ended.exit, Some(0), "{ended:?}");
+        ended
+            .err
+            .contains("warning: v0 has the address 10.9.0.1, and w0 has the address 10.9.1.1: ")
+    };
+    for args in ["link add w0 type veth peer name w1", "link set w0 up"] {
+        netns.ip(args).unwrap();
+    }
+    netns.ip("addr add 10.9.0.1/24 dev v0").unwrap();
+    assert!(!warned(), "w0 is of no network");
+    netns.ip("addr add 10.9.1.1/24 dev w0").unwrap();
+    assert!(warned());
+}
+
+#[test]
 fn a_wire_between_two_interfaces_of_one_network_is_warned_about() {
     let Some(netns) = netns_with_pair() else { return };
     let warned = |ports: &str| {
