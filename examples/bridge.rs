@@ -1,5 +1,6 @@
-//! Two ports in a loop of your own: `bridge packet:eth0 packet:eth1 60s` joins them for a minute,
-//! without a time for 2 seconds. Without arguments, generated packets go to a sink.
+//! Two ports in a loop of your own: `bridge packet:eth0 packet:eth1 60s 16384` joins them for a
+//! minute, with a pool of 16,384 frames. Without arguments, generated packets go to a sink for 2
+//! seconds.
 
 mod args;
 
@@ -20,8 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = args::texts()?;
     let arg = |i: usize, default| args.get(i).map_or(default, String::as_str);
     // Both in one pool, so that packets pass without a copy. For `xdp:` with rings of 1024 add 8192
-    // frames for each queue of both beyond the first.
-    let pool = Pool::builder().frames(16384).build()?;
+    // frames for each queue of both beyond the first: a ring could take all frames otherwise.
+    let pool = Pool::builder().frames(arg(3, "16384").parse()?).build()?;
     let mut west = Port::open_with(arg(0, "gen:rate=100kpps"), &pool)?;
     let mut east = Port::open_with(arg(1, "sink:"), &pool)?;
     eprintln!("{}\n{}", west.obtained(), east.obtained());

@@ -9,7 +9,7 @@ pub const PEER_MEMORY: Knob = Knob {
     min: 1,
     max: 1 << 20,
     default: 256,
-    or: "4 × rings × size × buffer; with trust=yes all",
+    or: "4 × rings × size × buffer if that is more; no limit with trust=yes",
     effect: "Memory of a memif's peer that this process may map; used pages count as this process's memory",
     live: false,
 };
