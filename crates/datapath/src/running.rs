@@ -336,7 +336,11 @@ fn run(index: usize, mut worker: Worker) -> Option<Error> {
     // Only now, because a driver that panics at its close while another panic unwinds would end the
     // process.
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(worker)));
-    let (why, fix) = match ran.and_then(|ran| dropped.map(|()| ran)) {
+    let ended = match (ran, dropped) {
+        (Ok(Ok(())), Err(panic)) | (Err(panic), _) => Err(panic),
+        (Ok(ended), _) => Ok(ended),
+    };
+    let (why, fix) = match ended {
         Ok(Ok(())) => return None,
         Ok(Err(e)) => (e.to_string(), "the sandbox may forbid epoll or timers: allow them"),
         Err(panic) => {

@@ -13,7 +13,9 @@ mod orders;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread::panicking;
 use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{CostMeter, Rest, Saving};
@@ -505,14 +507,20 @@ impl Drop for Worker {
         }
         // The rings first, because the close of a device may take time, and workers wait for room
         // in rings to this one.
+        let mut panicked = None;
         for is_ring in [true, false] {
             for napi in self.napis.iter_mut().filter(|napi| napi.is_ring() == is_ring) {
-                napi.conclude(until);
+                // The other devices are closed also if one panics.
+                let closed = catch_unwind(AssertUnwindSafe(|| napi.conclude(until)));
+                panicked = panicked.or(closed.err());
             }
             // Those that wait for this do not wait for the devices.
             if let Some(clearing) = self.clearing.as_ref().filter(|_| is_ring) {
                 clearing.ended(&self.napis);
             }
+        }
+        if let Some(panic) = panicked.filter(|_| !panicking()) {
+            resume_unwind(panic);
         }
     }
 }

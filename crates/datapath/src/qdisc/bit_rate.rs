@@ -78,13 +78,14 @@ impl FromStr for BitRate {
     fn from_str(text: &str) -> Result<BitRate> {
         BitRate::read(text).map_err(|fix| {
             let why = format!("'{text}' is no rate that a discipline can have");
-            Error::new(Code::PortSyntax, format!("shape={text}"), why).fix(fix)
+            Error::new(Code::PortSyntax, format!("rate {text}"), why).fix(fix)
         })
     }
 }
 
 impl fmt::Display for BitRate {
-    /// Formats the whole rate, with as many digits as it has.
+    /// Formats the whole rate, with as many digits as it has. Rates outside the range of `from_str`
+    /// are not read back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, scale) =
             UNITS.into_iter().find(|(_, scale)| self.0 >= *scale).unwrap_or(("bit", 1));

@@ -291,6 +291,25 @@ mod tests {
     }
 
     #[test]
+    fn packets_lost_for_lack_of_room_bring_the_next_drops_sooner() {
+        let drops = |lost: usize| {
+            let (mut queue, mut codel, mut lost) = (Queue::default(), Codel::default(), lost);
+            for ms in 0..1000 {
+                while queue.packets.len() < 20 {
+                    queue.packets.push_back((0, ms * 1_000_000));
+                }
+                let _ = codel.next(&PARAMS, ms * 1_000_000, &mut queue);
+                if !queue.dropped.is_empty() {
+                    (0..lost).for_each(|_| codel.lost());
+                    lost = 0;
+                }
+            }
+            queue.dropped.len()
+        };
+        assert!(drops(20) > drops(0) + 5, "{} {}", drops(20), drops(0));
+    }
+
+    #[test]
     fn marked_packets_are_sent_and_counted_like_drops() {
         let (queue, sent) = standing(true, 1000);
         assert_eq!((queue.dropped.len(), sent), (0, 1000));

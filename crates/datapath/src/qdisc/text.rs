@@ -31,8 +31,8 @@ const OF_DISCIPLINES: [&str; 12] = [
 ];
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
-/// Default number of flows that can have a rate each: far more than packets may wait, because a flow
-/// with waiting packets keeps its place.
+/// Least default number of flows that can have a rate each. By default it is twice the number of
+/// packets that may wait, because a flow with waiting packets keeps its place.
 const FLOWS: usize = 65_536;
 /// Greatest limit in packets of a discipline, as for the option `backlog`.
 const LIMIT_MAX: u64 = PACKETS_MAX as u64;
@@ -235,12 +235,14 @@ fn flow_tbf(spec: &mut Spec) -> Result<FlowSetup> {
     let flows = spec.take("flows", |text| within(units::count(text)?, 1, most, "flows"))?;
     let packets =
         spec.take("flow_limit", |text| within(units::count(text)?, 1, LIMIT_MAX, "packets"))?;
+    let limit = limit(spec, Limit::packets(super::flows::PACKETS))?;
+    let usual = FLOWS.max(2 * limit.packets).min(super::flow_tbf::FLOWS_MAX);
     Ok(FlowSetup {
         key: key.unwrap_or(Key::SrcIp),
         rate,
         burst_bytes: burst_bytes.unwrap_or_else(|| Rate::of_port(rate.bps(), None).burst_bytes()),
-        flows: flows.map_or(FLOWS, |flows| flows as usize),
-        limit: limit(spec, Limit::packets(super::flows::PACKETS))?,
+        flows: flows.map_or(usual, |flows| flows as usize),
+        limit,
         flow_packets: packets.map_or(super::flows::FLOW_PACKETS, |packets| packets as u32),
     })
 }
@@ -295,6 +297,8 @@ mod tests {
         let few = (flows.burst(), flows.cuts_above(), flows.most().packets);
         assert_eq!(few, (Some(("flow_burst", 3000)), Some(1000), 1024));
         assert!(flows.is_shaped() && flows.build().rate().is_some());
+        let many = show("qdisc=flow_tbf,flow_rate=1Mbit,limit=100k");
+        assert_eq!(many, "flow_tbf 1Mbit for each src_ip, 200000 flows limit 100000p");
         let usual = setup("qdisc=flow_tbf,flow_rate=8Mbit").unwrap().unwrap();
         assert!(usual.is_shaped() && usual.build().rate().is_none());
         assert_eq!(usual.burst(), Some(("flow_burst", 67_584)));

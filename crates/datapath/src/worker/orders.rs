@@ -15,8 +15,8 @@ use crate::mailbox::Word;
 use crate::napi::Napi;
 
 impl Worker {
-    /// Executes all orders given before `word` was read, at the turn's time. If another thread is adding an order, all
-    /// orders wait for the next turn.
+    /// Executes all orders given before `word` was read, at the turn's time. If another thread is
+    /// adding an order, all orders wait for the next turn.
     #[cold]
     pub(super) fn execute(&mut self, word: Word, now: Instant) {
         let Some(orders) = self.slot.take_orders() else { return };
@@ -85,8 +85,8 @@ impl Worker {
     }
 }
 
-/// Changes a setting of queues at `now`; returns the setting that they have now, and the reason if it has no
-/// effect, or less than requested.
+/// Changes a setting of queues at `now`; returns the setting that they have now, and the reason if
+/// it has no effect, or less than requested.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` if a queue does not have the setting; then none was changed.
