@@ -18,8 +18,9 @@ const PPPOE: [u16; 2] = [0x8863, 0x8864];
 /// EtherTypes of the tags of VLANs, 802.1Q and 802.1ad.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// EtherTypes of frames that carry the packets of an interface or a route above: MACsec, MPLS (two)
-/// and batman-adv; and of EAPOL, by which a host logs in at its switch and agrees on MACsec's keys.
-const CARRIERS: [u16; 5] = [0x88e5, 0x8847, 0x8848, 0x4305, 0x888e];
+/// and batman-adv; of EAPOL, by which a host logs in at its switch and agrees on MACsec's keys; and
+/// of LACP, without which a bond leaves its members unused.
+const CARRIERS: [u16; 6] = [0x88e5, 0x8847, 0x8848, 0x4305, 0x888e, 0x8809];
 
 /// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -346,6 +347,7 @@ mod tests {
             "ethertype=0x8848",
             "ethertype=0x4305",
             "ethertype=0x888e",
+            "ethertype=0x8809",
             "dst=ff02::1",
             "dst=ff02::1:ff00:1",
             "dst=224.0.0.1",

@@ -202,7 +202,7 @@ impl HostDevice for Device {
 
     /// Checks the socket for an error, which makes it readable without a frame.
     ///
-    /// Cost: one syscall; four or five more if it is.
+    /// Cost: one syscall; four to seven more if it is.
     fn look(&mut self, host: &mut Host) {
         if host.bell.look() && self.socket.take_error().is_some() {
             self.query(host);

@@ -57,7 +57,8 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
     {
         let (name, text) = (&config.interface, config.text());
         let why = format!(
-            "{address} is an address of this host: the port takes every packet to it, ssh included"
+            "{address} is an address of this host, or the broadcast address of one of its networks: the \
+             port takes every packet to it, such as those of ssh or DHCP"
         );
         let fix = format!(
             "in place of {text} name a port, as in xdp:{name},udp=7777, or an address that the host does not have; to \
