@@ -68,7 +68,8 @@ pub fn joins_networks(ends: [&str; 2], drivers: &Registry) -> Option<String> {
     };
     let used = |text| HostUse::of(&End::of(text, drivers)?.interface).ok()?.filter(is_of_network);
     let [Some(a), Some(b)] = ends.map(used) else { return None };
-    Some(format!(
+    // Members of one bridge share its network.
+    (a.interface != b.interface).then(|| format!(
         "{a}, and {b}: packets pass between these networks by this path, which neither the host's \
          firewall nor its routes see (name interfaces without addresses and routes)"
     ))

@@ -36,12 +36,11 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
         (Some(left), Some(right)) => {
             let path = between([left, right], args, drivers)?;
             let ends = [left.as_str(), right.as_str()];
-            let warnings = [circle(ends, drivers), joins_networks(ends, drivers)];
-            let warnings: Vec<String> = warnings.into_iter().flatten().collect();
-            warnings.iter().for_each(|text| screen.note(&format!("warning: {text}\n")));
+            let warning = circle(ends, drivers).or_else(|| joins_networks(ends, drivers));
+            warning.iter().for_each(|text| screen.note(&format!("warning: {text}\n")));
             let ran = run(&path, &args.run, screen);
             let mut ran = ran.map_err(|e| of_itself(e, [left, right], drivers))?;
-            ran.report.warnings.extend(warnings);
+            ran.report.warnings.extend(warning);
             ran
         }
         _ => trial(args, drivers, screen)?,

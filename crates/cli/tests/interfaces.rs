@@ -46,6 +46,21 @@ fn a_wire_between_two_networks_of_the_host_is_warned_about() {
     assert!(!warned(), "w0 is of no network");
     netns.ip("addr add 10.9.1.1/24 dev w0").unwrap();
     assert!(warned());
+    if netns.ip("link add b0 type bridge").is_err() {
+        return eprintln!("skipped: the kernel has no bridge");
+    }
+    for args in [
+        "addr flush dev v0",
+        "addr flush dev w0",
+        "link set v0 master b0",
+        "link set w0 master b0",
+        "addr add 10.9.0.1/24 dev b0",
+        "link set b0 up",
+    ] {
+        netns.ip(args).unwrap();
+    }
+    let ended = run_in(&netns, "forward packet:v0 packet:w0 --for 10ms");
+    assert!(!ended.err.contains("between these networks"), "{ended:?}");
 }
 
 #[test]
