@@ -45,11 +45,12 @@ fn judge(passed: bool, said: &str) -> Result<Done> {
     let no_package = |line: &&str| line.contains("failed to download");
     match said.lines().find(no_package) {
         _ if passed => Ok(Done::default()),
-        Some(why) => {
+        // Cargo also says so of a download that it tried again.
+        Some(why) if !said.contains("could not compile") => {
             let why = format!("no packages for the fuzz targets: {}", why.trim());
             Ok(Done::skipped(&why, "cargo fetch in fuzz/, where crates.io can be reached"))
         }
-        None => bail!("cargo check in fuzz/:\n{said}"),
+        _ => bail!("cargo check in fuzz/:\n{said}"),
     }
 }
 
@@ -63,6 +64,8 @@ mod tests {
         assert!(judge(true, downloaded).unwrap().skips().is_empty(), "a second try succeeded");
         let skips = judge(false, downloaded).unwrap().skips().to_owned();
         assert!(skips[0].starts_with("skipped: no packages for the fuzz targets: "), "{skips:?}");
+        let both = format!("warning: {downloaded}error: could not compile `x`\n");
+        assert!(judge(false, &both).is_err());
         let why = judge(false, "error[E0432]: unresolved import\n").map(drop).unwrap_err();
         assert!(why.to_string().ends_with("unresolved import\n"), "{why}");
     }

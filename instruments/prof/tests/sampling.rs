@@ -264,7 +264,6 @@ fn the_whole_machine_has_other_programs_as_one_row_and_its_idle_time() {
     assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
     recording.poll(Duration::ZERO).unwrap();
     let profile = recording.finish().unwrap();
-    assert!(profile.conditions.whole_machine, "{:?}", profile.conditions);
     let user: Vec<&Row> = profile.rows.iter().filter(|row| row.symbol == "USER").collect();
     assert!(user.len() == 1 && user[0].count >= 10, "{}", show(&profile));
     // Samples are of all CPUs for all of the time, idle or not.

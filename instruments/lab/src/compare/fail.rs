@@ -91,6 +91,9 @@ impl FailOn {
         if row.too_few {
             return Judged::Undecided("a run has too few set-ups of its sides".into());
         }
+        if row.below == (true, true) && beyond(0.0) {
+            return Judged::Undecided("neither run counted anything".into());
+        }
         let (low, high) = row.ci95_pct;
         // If the first side counted nothing, the change has no upper end.
         let high = if row.below.0 && !row.below.1 { f64::INFINITY } else { high };

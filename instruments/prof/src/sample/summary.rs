@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::rings::Counted;
 use super::symbols::{Name, Names};
 use super::tally::Tally;
-use super::{Recording, Target, What, remarks};
+use super::{Recording, What, remarks};
 use crate::conditions::{Conditions, rfc3339};
 use crate::profile::{Event, Origin, OwnCost, Profile, Row, Stack, Unit};
 use crate::read::OTHER;
@@ -17,7 +17,7 @@ pub(super) fn profile(
     wall_ns: u64,
     names: &Names,
 ) -> Profile {
-    let Recording { recorder, target, tally, .. } = recording;
+    let Recording { recorder, tally, .. } = recording;
     let (event, origin) = event(&recorder.what);
     let mut profile = Profile::new(event, origin);
     profile.rows = rows(tally, names);
@@ -35,7 +35,6 @@ pub(super) fn profile(
     profile.conditions = Conditions {
         measures: Some(measures(&recorder.what)),
         workload: Some(recording.workload.clone()),
-        whole_machine: *target == Target::Machine,
         started: Some(rfc3339(recording.wall)),
         wall_ns: Some(wall_ns),
         cpu_ns: Some(counted.cpu_ns),

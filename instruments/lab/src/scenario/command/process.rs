@@ -92,7 +92,7 @@ pub(super) fn run_telling(
         let (stdout, stderr) = (joined(stdout), joined(stderr));
         // If the program was killed, an output that stays open is not the cause to report.
         let ended = ended?;
-        Ok((stdout?, stderr?, ended))
+        Ok((stdout, stderr?, ended))
     })
     .map_err(|e: io::Error| match e.kind() {
         io::ErrorKind::Interrupted => failed("it was killed, because the run was ended".into()),
@@ -103,12 +103,13 @@ pub(super) fn run_telling(
     })?;
     let Ended { status, wall_ns, run_delay_ns } = ended;
     // A program that prints too much is killed by SIGPIPE, which is not the cause to report.
-    if stdout.len() as u64 > STDOUT_BYTES_MAX {
+    if stdout.as_ref().is_ok_and(|stdout| stdout.len() as u64 > STDOUT_BYTES_MAX) {
         return Err(failed(format!("it printed more than {} MiB", STDOUT_BYTES_MAX >> 20)));
     }
     if !status.success() {
         return Err(failed(complaint(status, &stderr, lines)));
     }
+    let stdout = stdout.map_err(|e| failed(e.to_string()))?;
     Ok(Ran { stdout, wall_ns, cpu_ns: children_cpu_ns().saturating_sub(cpu_ns), run_delay_ns })
 }
 
@@ -208,19 +209,25 @@ impl<'a, P: Read + AsFd> Output<'a, P> {
         pipe.map(|pipe| Output { pipe, over, until: None })
     }
 
-    /// Returns true if the program is ended and the grace is over.
-    fn is_late(&mut self) -> bool {
+    /// Returns the time since the end of the grace; `None` before it.
+    fn late(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        self.over.load(Ordering::Relaxed) && now >= *self.until.get_or_insert(now + GRACE)
+        let is_over = self.over.load(Ordering::Relaxed);
+        let until = is_over.then(|| *self.until.get_or_insert(now + GRACE));
+        until.and_then(|until| now.checked_duration_since(until))
     }
 }
 
 impl<P: Read + AsFd> Read for Output<'_, P> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let look = Timespec::try_from(LOOK).map_err(|_| Errno::INVAL)?;
-        while !self.is_late() {
+        loop {
+            let late = self.late();
             let mut fds = [PollFd::new(&self.pipe, PollFlags::IN)];
             match poll(&mut fds, Some(&look)) {
+                // What still comes is read for as long again.
+                _ if late.is_some_and(|late| late >= GRACE) => break,
+                Ok(0) | Err(Errno::INTR) if late.is_some() => break,
                 Ok(0) | Err(Errno::INTR) => {}
                 ready => {
                     ready?;
@@ -242,7 +249,7 @@ fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the end of the output.
+/// Returns the end of the output, so far if it stays open.
 fn tail(pipe: Option<impl Read>) -> io::Result<VecDeque<u8>> {
     let (mut kept, mut piece) = (VecDeque::new(), [0; STDERR_BYTES_KEPT]);
     let Some(mut pipe) = pipe else { return Ok(kept) };
@@ -252,6 +259,8 @@ fn tail(pipe: Option<impl Read>) -> io::Result<VecDeque<u8>> {
             // Cannot panic: a read returns at most the length of its buffer.
             Ok(n) => kept.extend(&piece[..n]),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // It is still open: the end so far is all that is needed.
+            Err(e) if e.kind() == io::ErrorKind::Other => return Ok(kept),
             Err(e) => return Err(e),
         }
         kept.drain(..kept.len().saturating_sub(STDERR_BYTES_KEPT));

@@ -146,6 +146,9 @@ fn process_in_another_session_that_keeps_the_output_open_is_an_error_and_not_wai
     let script = left.script(r#"echo '{"case":{"cycles":1},"packets":0,"why":null}'"#);
     let why = refused_soon(&script, 30, &Arc::default());
     assert!(why.starts_with("a process that it started keeps its output open: let "), "{why}");
+    let left = Left(Scratch::new());
+    let why = refused_soon(&left.script("echo no such device >&2; exit 1"), 30, &Arc::default());
+    assert_eq!(why, "exit status 1: no such device");
 }
 
 #[test]
