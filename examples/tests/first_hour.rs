@@ -55,7 +55,7 @@ fn two_cards_are_joined_as_printed() {
     }
     or_skip!(xdp_opens());
     let (script, printed) = script(TWO_CARDS);
-    assert_eq!(printed, 3, "blocks on the page");
+    assert_eq!(printed, 4, "blocks on the page");
     let show = "sudo linerate tune /run/linerate.sock -i";
     assert!(script.contains(show));
     let ping = "timeout 60 bash -c 'until ip netns exec east ping -c 1 -W 1 10.7.0.2; do :; done'";
