@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::row::NOTHING;
 use super::{Comparison, Row, Withheld};
 use crate::experiment::Experiment;
 use crate::{Code, Error, Result};
@@ -92,7 +93,7 @@ impl FailOn {
             return Judged::Undecided("a run has too few set-ups of its sides".into());
         }
         if row.below == (true, true) && beyond(0.0) {
-            return Judged::Undecided("neither run counted anything".into());
+            return Judged::Undecided(NOTHING.into());
         }
         let (low, high) = row.ci95_pct;
         // If the first side counted nothing, the change has no upper end.
@@ -296,6 +297,9 @@ mod tests {
         assert!(matches!(judged("losses>+1000%", (true, false)), Judged::Undecided(_)));
         assert_eq!(judged("losses>+200%", (true, false)), Judged::Failed);
         assert_eq!(judged("losses>+1000%", (true, true)), Judged::Held, "neither counted any");
+        for text in ["losses<+1000%", "losses>-10%"] {
+            assert_eq!(judged(text, (true, true)), Judged::Undecided(NOTHING.into()), "{text}");
+        }
         assert!(matches!(judged("losses<+1000%", (true, false)), Judged::Undecided(_)));
         assert_eq!(judged("losses<+1000%", (false, false)), Judged::Failed);
     }

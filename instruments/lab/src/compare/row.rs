@@ -14,6 +14,9 @@ use crate::analysis::{
 use crate::experiment::{Clock, Experiment, Metric};
 use crate::record::{CellRecord, Effect, Run, Status, Verdict, resumed_parts};
 
+/// The reason why a row has no change, and some gates on it are not decided.
+pub(super) const NOTHING: &str = "neither run counted anything";
+
 /// A metric of a cell in both runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {

@@ -8,6 +8,7 @@ use linerate_show::words::elided;
 use linerate_show::words::harmless;
 use linerate_show::words::{WIDTH, wrapped};
 
+use super::row::NOTHING;
 use super::{Comparison, Row, Withheld};
 use crate::report::words::within;
 
@@ -17,9 +18,6 @@ const NAME_MIN: usize = 8;
 const LABEL_MAX: usize = 40;
 const UNIT_MAX: usize = 14;
 const CPUS_MAX: usize = 9;
-
-/// The reason for a row without a change.
-const NOTHING: &str = "neither run counted anything";
 
 const COLUMNS: [Column; 9] = [
     Column::new("metric", "metric", ""),
