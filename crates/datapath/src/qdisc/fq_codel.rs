@@ -227,10 +227,10 @@ impl FqCodel {
     /// found. The queue with the index `fed` was given the packet above the limit.
     ///
     /// Their number is half the packets of the longest queue (in Linux, as many as have half of its
-    /// bytes), or a 64th of all packets if that is more; at most 64. A queue with a single packet loses it only while the limit is
-    /// exceeded; the rest of the number is then dropped for later packets above the limit, without
-    /// a search. The 64th bounds the work for a packet if the packets are in as many queues, which
-    /// any sender with random ports can bring about.
+    /// bytes), or a 64th of all packets if that is more; at most 64. A queue with a single packet
+    /// loses it only while the limit is exceeded; the rest of the number is then dropped for later
+    /// packets above the limit, without a search. The 64th bounds the work for a packet if the
+    /// packets are in as many queues, which any sender with random ports can bring about.
     ///
     /// Cost: a search examines every queue once, and therefore serves several drops.
     #[cold]

@@ -186,8 +186,8 @@ fn least_bytes(skb: &Skb) -> u64 {
 /// Returns the number and bytes of the shortest part of the first `n` packets of `batch` that
 /// reaches `bytes`; of all `n` if they have fewer bytes.
 pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
-    // A few packets most often fit together, and their sum takes less than a walk. Of many that wait,
-    // those that are not taken are not read.
+    // A few packets most often fit together, and their sum takes less than a walk. Of many that
+    // wait, those that are not taken are not read.
     let n = n.min(batch.len());
     if n <= AUTO_PACKETS || bytes == u64::MAX {
         let all = batch.count_first(n);

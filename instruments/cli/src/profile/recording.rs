@@ -2,8 +2,8 @@
 //! times at which sampling began and the target ended.
 //!
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for
-//! it. If SIGKILL ends this program, the kernel kills perf (not one with file capabilities), so that nothing is sampled any longer;
-//! a command that perf started then goes on without it.
+//! it. If SIGKILL ends this program, the kernel kills perf, so that nothing is sampled any longer; a
+//! command that perf started then goes on without it. A perf with file capabilities is not killed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
