@@ -203,14 +203,61 @@ impl Egress {
     #[inline]
     pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
         if self.in_parts || self.fifo.len() > self.whole || self.listed > 0 {
-            let moved = self.xmit_parts(ops, now, mem);
-            self.listed = self.list_len();
-            return moved;
+            return self.xmit_divided(ops, now, mem);
         }
         if self.fifo.is_empty() && ops.waiting() == 0 {
             return false;
         }
         flush(&mut self.flushes, ops, mem, &mut self.fifo)
+    }
+
+    /// Sends waiting packets with more than one doorbell.
+    #[inline(never)]
+    fn xmit_divided(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
+        let moved = match self.xmit_by_cap(ops, now, mem) {
+            Some(moved) => moved,
+            None => self.xmit_parts(ops, now, mem),
+        };
+        self.listed = self.list_len();
+        moved
+    }
+
+    /// Sends the fifo with a doorbell for each `cap` packets, until the device is full: as
+    /// [`Egress::xmit_parts`], with one look at all packets where that looks at those of each call.
+    /// Returns `None`, and sends nothing, if there is more to do: packets on the list, a discipline,
+    /// a cap of bytes, or preparation.
+    // With a cap of 1 it takes 70 instructions a packet less (`cargo xtask count`, null_cap_1).
+    fn xmit_by_cap(
+        &mut self,
+        ops: &mut DriverQueue,
+        now: Instant,
+        mem: &mut Local,
+    ) -> Option<bool> {
+        if self.in_parts || self.listed > 0 || self.cap == TxBatch::Auto {
+            return None;
+        }
+        let (list, mut moved) = (self.list.as_mut()?, false);
+        let mut device = ops.unprepared(&self.fifo)?;
+        while !self.fifo.is_empty() {
+            let mut part = &mut self.fifo;
+            if part.len() > self.whole {
+                part.move_to(list, self.whole);
+                part = &mut *list;
+            }
+            let before = part.len();
+            let begun = self.flushes.begin();
+            let sent = device.xmit(mem, part);
+            self.flushes.end(begun, sent);
+            let left = part.len();
+            moved |= sent > 0 || left < before;
+            if left > 0 {
+                if left == before {
+                    self.top_up(now, mem);
+                }
+                break;
+            }
+        }
+        Some(moved)
     }
 
     /// Sends the list and the fifo in parts, then the discipline's packets, until the device is
@@ -292,7 +339,8 @@ fn part_len(cap: TxBatch, fifo: &Batch) -> usize {
 
 /// Sends packets to a device, with one doorbell, or several, if superframes are cut in front of the
 /// device; returns true if any packet left the batch or was sent.
-#[inline]
+// The compiler does not inline it by itself: a turn with one packet then takes 28 instructions more.
+#[inline(always)]
 fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &mut Batch) -> bool {
     let before = batch.len();
     let begun = flushes.begin();

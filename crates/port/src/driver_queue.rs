@@ -134,6 +134,18 @@ impl DriverQueue {
         moved.packets
     }
 
+    /// Returns the device without the transmit preparation, for calls with parts of `batch`; `None`
+    /// if one of the packets needs preparation, or if packets wait in it.
+    ///
+    /// Cost: a look at each packet. A call of the result costs what the driver's does, and its
+    /// packets are counted once, when it is dropped.
+    #[inline]
+    pub fn unprepared(&mut self, batch: &Batch) -> Option<Unprepared<'_>> {
+        let DriverQueue { prep, ops, stats, .. } = self;
+        let sent = Moved::default();
+        prep.has_none_of(batch).then(|| Unprepared { ops: ops.as_mut(), stats, sent })
+    }
+
     /// Returns the number of packets in the preparation: they have left their batch, and wait for
     /// room or for a frame.
     #[must_use]
@@ -232,6 +244,30 @@ impl DriverQueue {
     #[must_use]
     pub fn stats(&self) -> &Arc<QueueStats> {
         &self.stats
+    }
+}
+
+/// A device for packets that need no preparation; counts what it sent when it is dropped.
+pub struct Unprepared<'a> {
+    ops: &'a mut dyn QueueOps,
+    stats: &'a QueueStats,
+    sent: Moved,
+}
+
+impl Unprepared<'_> {
+    /// Sends packets from the front of `batch`, which [`DriverQueue::unprepared`] has seen; returns
+    /// how many the device accepted.
+    #[inline]
+    pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
+        let moved = self.ops.xmit(mem, batch);
+        self.sent += moved;
+        moved.packets
+    }
+}
+
+impl Drop for Unprepared<'_> {
+    fn drop(&mut self) {
+        self.stats.count_tx(self.sent.packets as u64, self.sent.bytes);
     }
 }
 

@@ -58,7 +58,7 @@ pub use caps::{Caps, Copies, Gathers, Origin, TxOffload};
 pub use driver::{
     Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan, open_plan,
 };
-pub use driver_queue::DriverQueue;
+pub use driver_queue::{DriverQueue, Unprepared};
 pub use host::Bell;
 pub use moderation::{Goal, Moderated, Moderation};
 pub use next_hop::{NextHop, next_hop};

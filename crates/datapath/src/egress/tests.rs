@@ -397,6 +397,25 @@ fn segments_that_leave_later_are_counted_as_accepted() {
 }
 
 #[test]
+fn a_packet_that_needs_preparation_gets_it_with_any_cap_and_leaves_in_its_place() {
+    for cap in [1, 4, 7] {
+        let mut bench = Bench::capped(TxBatch::Packets(cap), 256, ROOM);
+        let mut batch = Batch::with_capacity(1);
+        bench.put(10, 60);
+        assert!(batch.push(superframe(&mut bench.mem)).is_ok());
+        bench.egress.enqueue(&mut batch, 1, bench.now, &mut bench.mem);
+        bench.put(10, 60);
+        assert!(bench.xmit(0));
+        let numbers = bench.calls.lock().unwrap().numbers.clone();
+        assert!(numbers[..10].iter().chain(&numbers[15..]).copied().eq(0..20), "{numbers:?}");
+        bench.put(10, 60);
+        assert!(bench.xmit(0) && bench.ledger().sent == 35);
+        let sent = bench.ops.stats().counts();
+        assert_eq!((sent.tx_packets, sent.tx_bytes), (35, 30 * 60 + 5 * 254));
+    }
+}
+
+#[test]
 fn segments_of_a_superframe_in_front_of_a_rate_wait_and_are_counted_one_by_one() {
     let tbf = Tbf::new(8_000_000, 500, Fifo::new(Limit::packets(9)));
     let mut bench = Bench::new(Egress::new(256, Some(Box::new(tbf))), ROOM);

@@ -161,6 +161,13 @@ impl TxPrep {
         self.prepare(ops, mem, batch)
     }
 
+    /// Returns true if there is no work on any packet of `batch`, and none waits here.
+    #[inline]
+    pub fn has_none_of(&self, batch: &Batch) -> bool {
+        let is_open = self.border.is_none() && !self.is_busy();
+        self.passes || is_open && !batch.any_offload(|skb, left| self.is_left(skb, left))
+    }
+
     /// Returns true while packets wait in the preparation.
     #[inline]
     pub fn is_busy(&self) -> bool {
