@@ -352,8 +352,11 @@ fn test(root: &Path) -> Result<Done> {
 }
 
 /// Returns the environment of a run of all tests.
-pub fn test_environment(root: &Path) -> [(&'static str, OsString); 2] {
+pub fn test_environment(root: &Path) -> [(&'static str, OsString); 3] {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     [
+        // Most tests of devices and programs wait more than they work.
+        ("RUST_TEST_THREADS", (2 * cpus).to_string().into()),
         // Cargo builds the program before it runs any test, because the command line's own tests
         // need it. Without this variable, other packages' tests would build the program again, with
         // fewer features.

@@ -73,7 +73,7 @@ fn serves(name: &str, pool: &Pool, mut port: Opened) {
 }
 
 /// Time in which another test's process executes its program.
-const PROMPT: Duration = Duration::from_millis(200);
+const PROMPT: Duration = Duration::from_secs(2);
 
 /// Opens a server at `name` in the place of a listener that is closed. A process that another test
 /// forks meanwhile has the listener, too, until it executes its program.
