@@ -39,6 +39,10 @@ pub(super) struct Passed {
 
 pub(super) struct End {
     slots: Vec<Slot>,
+    /// The queue that sends.
+    sends_by: usize,
+    /// What the queues were armed for the last time.
+    armed: Want,
     obtained: Obtained,
     pub passed: Passed,
 }
@@ -58,7 +62,17 @@ impl End {
             Slot { ops, mem: pool.local_with(256.min(pool.hot_list_len_for(0))), fd }
         };
         let slots = queues.into_iter().map(slot).collect();
-        End { slots, obtained, passed: Passed::default() }
+        End { slots, sends_by: 0, armed: Want::Frames, obtained, passed: Passed::default() }
+    }
+
+    /// Returns the number of queues.
+    pub fn queues(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Makes queue `queue` send, and no longer the first one.
+    pub fn send_by(&mut self, queue: usize) {
+        self.sends_by = queue;
     }
 
     pub fn obtained(&self) -> &Obtained {
@@ -79,14 +93,14 @@ impl End {
 
     /// Returns the memory from which the end allocates packets to send.
     pub fn mem(&mut self) -> &mut Local {
-        &mut self.slots[0].mem
+        &mut self.slots[self.sends_by].mem
     }
 
-    /// Offers `batch` to the first queue; returns the packets that the queue reports as moved.
+    /// Offers `batch` to the queue that sends; returns the packets that the queue reports as moved.
     pub fn xmit(&mut self, batch: &mut Batch) -> Moved {
         let ids: Vec<_> = batch.iter().map(id_of).collect();
         let lens: Vec<_> = batch.iter().map(|skb| skb.len() as u64).collect();
-        let Slot { ops, mem, .. } = &mut self.slots[0];
+        let Slot { ops, mem, .. } = &mut self.slots[self.sends_by];
         let moved = ops.xmit(mem, batch);
         let taken = ids.len().checked_sub(batch.len()).expect("xmit() added to the batch");
         assert!(
@@ -193,8 +207,16 @@ impl End {
         self.slots.iter_mut().map(|slot| slot.ops.reap(&mut slot.mem)).sum()
     }
 
+    /// Arms each queue for packets, and for room only the one that sends: the others have room.
     pub fn arm(&mut self, want: Want) -> bool {
-        let silent = self.slots.iter_mut().all(|slot| slot.ops.arm(want));
+        self.armed = want;
+        let sends_by = self.sends_by;
+        let silent = self.slots.iter_mut().enumerate().all(|(queue, slot)| {
+            if queue == sends_by {
+                return slot.ops.arm(want);
+            }
+            !want.frames() || slot.ops.arm(Want::Frames)
+        });
         self.check_descriptors();
         silent
     }
@@ -208,9 +230,11 @@ impl End {
         })
     }
 
-    /// Returns true if one of the end's descriptors becomes readable within `timeout`.
+    /// Returns true if a descriptor of the armed queues becomes readable within `timeout`.
     pub fn readable(&self, timeout: Duration) -> bool {
-        let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();
+        let (sending, all) = (&self.slots[self.sends_by..=self.sends_by], &self.slots[..]);
+        let armed = if self.armed == Want::Room { sending } else { all };
+        let fds: Vec<BorrowedFd<'_>> = armed.iter().map(|slot| slot.ops.as_fd()).collect();
         let readable = poll_readable(&fds, Some(timeout));
         readable.unwrap_or_else(|e| panic!("poll(2) on the port's descriptor: {e}"))
     }

@@ -232,19 +232,25 @@ impl Rig {
         }
     }
 
-    /// Runs `case` in each direction in which packets pass, and checks each time that all packets
-    /// are accounted for. A case that applies in one direction has passed.
+    /// Runs `case` by each queue of the sender in each direction in which packets pass, and checks
+    /// each time that all packets are accounted for. A case that applies once has passed.
     pub(super) fn each_way(&mut self, mut case: impl FnMut(&mut Bench) -> Ran) -> Ran {
         let mut ran = Ran::DoesNotApply("nothing that it sends comes back, or to another end");
         for way in [Way::Forth, Way::Back] {
-            let mut bench = self.bench(way);
-            if bench.carries() {
-                let of_way = case(&mut bench);
-                if ran != Ran::Passed {
-                    ran = of_way;
+            let (mut queue, mut queues) = (0, 1);
+            while queue < queues {
+                let mut bench = self.bench(way);
+                queues = bench.sender().queues();
+                if bench.carries() {
+                    bench.sender().send_by(queue);
+                    let of_way = case(&mut bench);
+                    if ran != Ran::Passed {
+                        ran = of_way;
+                    }
                 }
+                bench.close();
+                queue += 1;
             }
-            bench.close();
         }
         ran
     }

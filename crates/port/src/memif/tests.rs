@@ -184,6 +184,18 @@ mod zero_copy {
     });
 }
 
+mod by_several_rings {
+    use super::*;
+
+    crate::conformance!(|case: Case| {
+        let open = |pool: &Pool| {
+            let (near, far) = joined(pool, ",rings=2", ",rings=2,size=256,zerocopy=no");
+            Ok(Ends::Pair(far, near))
+        };
+        case.on(Rig::new(open));
+    });
+}
+
 mod by_copies {
     use super::*;
 

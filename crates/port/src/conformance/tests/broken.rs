@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
+use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 use linerate_sys::wait::EventFd;
 
 use crate::caps::Caps;
@@ -201,21 +201,26 @@ impl AsFd for Broken {
     }
 }
 
-/// Returns a pair of rings whose ends have `fault`.
-fn rig(fault: Fault) -> Rig {
-    let broken = move |opened: Opened| {
-        let Opened { mut queues, obtained } = opened;
-        let other = EventFd::new().unwrap();
-        other.signal();
-        let inner = queues.remove(0);
-        let ops = Broken { inner, fault, received: 0, sent: 0, other, armed: false };
-        Opened::single(ops, obtained)
-    };
+/// Returns ports whose queues have `faults`, one each, and are the ends of rings.
+fn rig_of<const N: usize>(faults: [Fault; N]) -> Rig {
     let open = move |pool: &Pool| {
-        let (near, far) = ring::pair("broken", 128, pool)?;
-        Ok(Ends::Pair(broken(near), broken(far)))
+        let rings = faults.iter().map(|_| ring::pair("broken", 128, pool));
+        let (near, far) = rings.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        Ok(Ends::Pair(broken(near, &faults), broken(far, &faults)))
     };
     Rig::new(open).longest(4096).patience(Duration::from_millis(200))
+}
+
+/// Returns a port with the queue of each of `ends`, which have `faults`.
+fn broken(ends: Vec<Opened>, faults: &[Fault]) -> Opened {
+    let mut obtained = ends[0].obtained.clone();
+    obtained.queues = faults.len();
+    let queue = |(mut end, fault): (Opened, &Fault)| {
+        let (inner, other, fault) = (end.queues.remove(0), EventFd::new().unwrap(), *fault);
+        other.signal();
+        Box::new(Broken { inner, fault, received: 0, sent: 0, other, armed: false }) as _
+    };
+    Opened { queues: ends.into_iter().zip(faults).map(queue).collect(), obtained }
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
@@ -248,7 +253,11 @@ fn panic_of(act: impl FnOnce() -> Ran) -> Option<Box<dyn Any + Send>> {
 
 /// Asserts that `case` panics for `fault`, with a message that contains `words`.
 fn caught(fault: Fault, case: fn(&mut Rig) -> Ran, words: &str) {
-    let mut rig = rig(fault);
+    caught_in(fault, rig_of([fault]), case, words);
+}
+
+/// Asserts that `case` panics for `fault`, which a queue of `rig` has.
+fn caught_in(fault: Fault, mut rig: Rig, case: fn(&mut Rig) -> Ran, words: &str) {
     let Some(panic) = panic_of(|| case(&mut rig)) else { panic!("{fault:?} was not caught") };
     let said = text(panic.as_ref());
     assert!(said.contains(words), "{fault:?} was caught as: {said}");
@@ -268,7 +277,8 @@ fn the_same_driver_without_a_fault_passes() {
         cases::health_and_descriptor_are_as_said,
         cases::closing_under_load_loses_no_frame,
     ] {
-        assert_eq!(case(&mut rig(Fault::Nothing)), Ran::Passed);
+        assert_eq!(case(&mut rig_of([Fault::Nothing])), Ran::Passed);
+        assert_eq!(case(&mut rig_of([Fault::Nothing; 2])), Ran::Passed);
     }
 }
 
@@ -277,6 +287,19 @@ fn a_driver_that_loses_a_packet_is_caught() {
     let case = cases::every_packet_is_received_or_counted;
     caught(Fault::LosesAPacket, case, "never came");
     caught(Fault::FreesInsteadOfSending, case, "never came");
+}
+
+#[test]
+fn a_driver_whose_second_queue_alone_has_a_fault_is_caught() {
+    let full: fn(&mut Rig) -> Ran = cases::a_full_device_hands_the_rest_back;
+    for (case, fault, words) in [
+        (full, Fault::KeepsTheRestInAnotherOrder, "in order"),
+        (full, Fault::SpinsWhenFull, "a worker spins"),
+        (cases::room_wakes_a_sender, Fault::ForgetsToAnnounceRoom, "the sender sleeps on"),
+        (cases::every_packet_is_received_or_counted, Fault::FreesInsteadOfSending, "never came"),
+    ] {
+        caught_in(fault, rig_of([Fault::Nothing, fault]), case, words);
+    }
 }
 
 #[test]

@@ -144,6 +144,12 @@ mod packet_sockets_past_the_qdisc {
     ));
 }
 
+mod packet_sockets_of_two_queues {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_veth(case, "packet:v0,queues=2", "packet:v1,queues=2"));
+}
+
 /// Tests the loopback interface, which returns the packets that it takes.
 mod packet_sockets_on_lo {
     use super::*;
@@ -181,6 +187,15 @@ mod taps {
 
     crate::conformance!(|case: Case| in_netns(move || {
         case.on(Rig::ports("tap:t0,up", "packet:t0").longest(1514).drops_unread().interface(Tun));
+    }));
+}
+
+mod taps_of_two_queues {
+    use super::*;
+
+    crate::conformance!(|case: Case| in_netns(move || {
+        let rig = Rig::ports("tap:t0,up,queues=2", "packet:t0");
+        case.on(rig.longest(1514).drops_unread().interface(Tun));
     }));
 }
 
