@@ -41,7 +41,7 @@ pub(super) struct End {
     slots: Vec<Slot>,
     /// The queue that sends.
     sends_by: usize,
-    /// What the queues were armed for the last time.
+    /// Event for which the queues were armed the last time.
     armed: Want,
     obtained: Obtained,
     pub passed: Passed,
