@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::fs::{CWD, Dir, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::{self, Errno, pread};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -122,6 +122,21 @@ impl NetFolder {
     pub fn write(&self, file: &str, text: &str) -> std::io::Result<()> {
         let fd = openat(&self.0, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         File::from(fd).write_all(text.as_bytes())
+    }
+
+    /// Locks a file in the folder for as long as the returned descriptor is open, so that no other
+    /// guard of the same setting works beside this one; `None` if another one has locked it. Only
+    /// programs that lock it, too, respect the lock, and each one that may read the file can.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub(super) fn lock(&self, file: &str) -> io::Result<Option<OwnedFd>> {
+        let fd = openat(&self.0, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(fd)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns the names in a subfolder, in ascending order; none if it is missing.

@@ -8,6 +8,7 @@
 //! Source: Documentation/networking/napi.rst, "Software IRQ coalescing"; `napi_complete_done`,
 //! net/core/dev.c (Linux 5.8).
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -93,6 +94,9 @@ fn read(folder: &NetFolder) -> Option<NapiHold> {
 /// (`napi-set` of the `netdev` family), and writing the interface's overwrites it in all instances:
 /// each change, and the restoring, gives all instances the same hold. Their own former holds are
 /// lost.
+///
+/// One guard at a time changes an interface, of all processes: two would restore each other's hold.
+/// A change locks the interface's `gro_flush_timeout` (flock(2)) until the guard is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it restores the former hold"]
 pub struct NapiHoldGuard {
@@ -101,6 +105,8 @@ pub struct NapiHoldGuard {
     folder: NetFolder,
     /// The hold before the first change, and the hold that was set last.
     changed: Option<(NapiHold, NapiHold)>,
+    /// The locked file, from the first change on.
+    lock: Option<OwnedFd>,
 }
 
 impl NapiHoldGuard {
@@ -110,7 +116,7 @@ impl NapiHoldGuard {
     /// As [`NetFolder::open`].
     pub fn of(interface: &Interface) -> Result<NapiHoldGuard> {
         let folder = NetFolder::open(interface)?;
-        Ok(NapiHoldGuard { interface: interface.name(), folder, changed: None })
+        Ok(NapiHoldGuard { interface: interface.name(), folder, changed: None, lock: None })
     }
 
     /// Returns the present hold; `None` if the kernel does not tell it.
@@ -129,8 +135,11 @@ impl NapiHoldGuard {
     ///
     /// # Errors
     /// `E-PERM` without the right to write the interface's files in sysfs, which root with
-    /// CAP_NET_ADMIN has; `E-UNSUPPORTED` if the kernel does not tell the hold.
+    /// CAP_NET_ADMIN has; `E-UNSUPPORTED` if the kernel does not tell the hold; `E-BUSY` while
+    /// another guard of the interface has changed it.
     pub fn set(&mut self, hold: NapiHold) -> Result<()> {
+        // Lock before the hold is read: it may be another guard's until then.
+        let locked = self.lock()?;
         let last = self.now().ok_or_else(|| unknown(&self.interface))?;
         let before = self.changed.map_or(last, |(before, _)| before);
         if let Err(e) = hold.write(&self.folder) {
@@ -139,7 +148,21 @@ impl NapiHoldGuard {
             return Err(refused(&self.interface, &e));
         }
         self.changed = Some((before, hold));
+        self.lock = self.lock.take().or(locked);
         Ok(())
+    }
+
+    /// Returns the lock of the interface's hold; `None` if the guard has it already.
+    fn lock(&self) -> Result<Option<OwnedFd>> {
+        if self.lock.is_some() {
+            return Ok(None);
+        }
+        match self.folder.lock(TIME) {
+            Ok(Some(lock)) => Ok(Some(lock)),
+            Ok(None) => Err(held(&self.interface)),
+            Err(Errno::NOENT) => Err(unknown(&self.interface)),
+            Err(e) => Err(refused(&self.interface, &e.into())),
+        }
     }
 }
 
@@ -162,6 +185,12 @@ fn unknown(name: &IfName) -> Error {
 
 fn cannot(name: &IfName) -> String {
     format!("cannot make NAPI of {name} wait between polls")
+}
+
+fn held(name: &IfName) -> Error {
+    let why = "another port has changed the hold of the interface, which all its queues share";
+    let fix = format!("leave out hold=, or close that port: fuser /sys/class/net/{name}/{TIME}");
+    Error::new(Code::Busy, cannot(name), why).fix(fix)
 }
 
 fn refused(name: &IfName, e: &io::Error) -> Error {
@@ -232,6 +261,25 @@ mod tests {
             assert_eq!(NapiHold::now(&v0).unwrap(), former);
             drop(NapiHoldGuard::of(&v0).unwrap());
             assert_eq!(NapiHold::now(&v0).unwrap(), former, "nothing was changed");
+        });
+    }
+
+    #[test]
+    fn second_guard_changes_nothing_until_the_first_has_restored_the_hold() {
+        in_netns(|| {
+            let v0 = veth();
+            let [one, other] = [50, 100].map(|us| NapiHold::of_time(Duration::from_micros(us)));
+            let first = one.hold(&v0).unwrap();
+            let mut second = NapiHoldGuard::of(&v0).unwrap();
+            let e = second.set(other).unwrap_err();
+            assert!(e.code == Code::Busy && e.fix.contains("fuser /sys/class/net/v0/"), "{e}");
+            assert_eq!((second.now(), second.former()), (Some(one), None));
+            drop(first);
+            assert_eq!(second.now(), Some(NapiHold::default()));
+            second.set(other).unwrap();
+            assert_eq!(second.former(), Some(NapiHold::default()));
+            drop(second);
+            assert_eq!(NapiHold::now(&v0).unwrap(), NapiHold::default());
         });
     }
 
