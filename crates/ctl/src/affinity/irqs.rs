@@ -7,14 +7,19 @@ use linerate_sys::netif::NetFolder;
 
 use super::napi::processes;
 
-/// Returns the irqs of an interface's device with their queues: the device's own MSI irqs, or those
-/// of the device below a virtio device, or the shared interrupt line. Irqs without a handler are
+/// Returns the irqs of an interface's device with their queues: its MSI irqs, or the shared
+/// interrupt line. A virtio device has those of the device below it. Irqs without a handler are
 /// left out.
 pub(super) fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
-    let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
-    let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
-    let found = messages().into_iter().find(|names| !names.is_empty());
-    let names = found.unwrap_or_else(|| line().collect());
+    // The folder above that of another device is a bus, or a bridge with irqs of its own.
+    let is_virtio = folder.read("device/modalias").is_some_and(|of| of.starts_with("virtio:"));
+    let device = if is_virtio { "device/.." } else { "device" };
+    // A device without a line has the irq 0.
+    let line = || folder.read(&format!("{device}/irq")).filter(|irq| irq != "0");
+    let mut names = folder.names(&format!("{device}/msi_irqs"));
+    if names.is_empty() {
+        names.extend(line());
+    }
     let known = fs::read_to_string(proc.join("interrupts")).unwrap_or_default();
     let irqs = names.iter().filter_map(|name| name.parse().ok());
     let mut irqs: Vec<(u32, usize)> =
@@ -49,6 +54,23 @@ pub(super) fn balancer(proc: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn irqs_of_a_bridge_above_the_device_are_not_the_device_s() {
+        let of = |modalias, line| {
+            let scratch = linerate_testing::Scratch::new();
+            scratch.file("interrupts", " 0: 1 timer\n 17: 1 x eth0\n 30: 1 x aerdrv, eth0\n");
+            scratch.file("pci/msi_irqs/30", "msi");
+            scratch.file("pci/dev/irq", line);
+            scratch.file("pci/dev/modalias", modalias);
+            std::fs::create_dir(scratch.0.join("net")).unwrap();
+            std::os::unix::fs::symlink("../pci/dev", scratch.0.join("net/device")).unwrap();
+            irqs(&scratch.0, &NetFolder::at(&scratch.0.join("net")).unwrap())
+        };
+        assert_eq!(of("pci:v8086", "17"), [(17, 0)]);
+        assert_eq!(of("pci:v8086", "0"), []);
+        assert_eq!(of("virtio:d00000001v00001AF4", "17"), [(30, 0)]);
+    }
 
     #[test]
     fn an_irq_that_carries_packets_is_told_from_others() {
