@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
@@ -26,9 +26,9 @@ const STEP: Duration = Duration::from_millis(1);
 /// Reason if NAPI's threads of an interface cannot be told from those of another.
 const UNKNOWN: &str = "its NAPI threads cannot be told from others of the same name";
 
-/// A guard of all interrupts of an interface, which can be moved together. Dropping it restores
-/// everything: CPUs, and whether NAPI has threads. Drop it while the port is open, because a veth's
-/// NAPI may end with the port.
+/// A guard of all interrupts of an interface, which can be moved together. Dropping it restores the
+/// CPUs of those that it has moved, unless another program has moved them since, and whether NAPI
+/// has threads. Drop it while the port is open, because a veth's NAPI may end with the port.
 #[derive(Debug)]
 #[must_use = "dropping it restores the interrupts"]
 pub struct InterruptGuard {
@@ -127,8 +127,7 @@ impl InterruptGuard {
         if let Some(pin) = self.queues.iter_mut().find(is_same) {
             return pin.found.push(was);
         }
-        let (proc, interface) = (PathBuf::from(proc), self.name.clone());
-        self.queues.push(QueuePin { proc, interface, queue, found: vec![was], before: Vec::new() });
+        self.queues.push(QueuePin::new(proc, &self.name, queue, was));
     }
 
     /// Adds NAPI's threads, or a note if they are not known.
@@ -204,7 +203,7 @@ impl InterruptGuard {
         put_back_in(Path::new("/proc"), &folder, [interface, former], was)
     }
 
-    /// Restores everything, as dropping the guard does.
+    /// Restores what dropping the guard restores.
     ///
     /// # Errors
     /// `E-CPU` for an interrupt that cannot be restored, `E-PERM` if NAPI keeps its threads, or if
@@ -283,8 +282,7 @@ fn put_back_in(proc: &Path, folder: &NetFolder, names: [&str; 2], was: &Was) -> 
     if !is_there {
         return Ok(false);
     }
-    let (proc, interface, found) = (proc.to_owned(), interface.to_owned(), vec![was.clone()]);
-    QueuePin { proc, interface, queue: 0, found, before: Vec::new() }.restore().map(|()| true)
+    QueuePin::new(proc, interface, 0, was.clone()).put_all().map(|()| true)
 }
 
 fn unsupported(interface: &str, why: &str) -> Error {

@@ -1,6 +1,7 @@
 //! The interrupts of one queue: irqs or NAPI threads, with their original CPUs.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, fs};
 
 use linerate_port::{Code, Error, Result};
@@ -37,6 +38,21 @@ impl fmt::Display for Was {
 }
 
 impl Was {
+    /// Returns true if both are of the same setting.
+    fn is_of(&self, other: &Was) -> bool {
+        match (self, other) {
+            (Was::Irq(one, _), Was::Irq(other, _)) => one == other,
+            (Was::Thread(one, _), Was::Thread(other, _)) => one == other,
+            (one, other) => one == other,
+        }
+    }
+
+    /// Returns true if both are of the same setting and have the same CPUs, however listed.
+    fn is_like(&self, other: &Was) -> bool {
+        let cpus = |was: &Was| cpus_of(std::slice::from_ref(was));
+        self.is_of(other) && cpus(self) == cpus(other)
+    }
+
     /// Parses the displayed form; `None` for any other text.
     #[must_use]
     pub fn read(text: &str) -> Option<Was> {
@@ -72,10 +88,19 @@ pub struct QueuePin {
     pub(super) queue: usize,
     pub(super) found: Vec<Was>,
     /// Irqs and threads with their CPUs before the first call of [`Pin::pin`].
-    pub(super) before: Vec<Was>,
+    before: Vec<Was>,
+    /// Irqs and threads that were moved, each with the CPUs that it had after the last move. Clones
+    /// share it, because one restores what another one has moved.
+    moved: Arc<Mutex<Vec<Was>>>,
 }
 
 impl QueuePin {
+    pub(super) fn new(proc: &Path, interface: &str, queue: usize, found: Was) -> QueuePin {
+        let (proc, interface) = (proc.to_owned(), interface.to_owned());
+        let (found, before, moved) = (vec![found], Vec::new(), Arc::default());
+        QueuePin { proc, interface, queue, found, before, moved }
+    }
+
     /// Returns the number of the queue, in the device's numbering.
     #[must_use]
     pub fn queue(&self) -> usize {
@@ -114,28 +139,38 @@ impl QueuePin {
         all.iter().for_each(|was| _ = self.set(was));
     }
 
-    pub(super) fn restore(&self) -> Result<()> {
-        self.put(&self.found)
+    /// Sets all irqs and threads to their original CPUs.
+    pub(super) fn put_all(&self) -> Result<()> {
+        each(&self.found, |was| self.set(was))
     }
 
-    fn put(&self, all: &[Was]) -> Result<()> {
-        let mut done = Ok(());
-        for was in all {
-            done = done.and(self.set(was));
-        }
-        done
+    /// Restores irqs and threads that were moved, unless another program has moved them since.
+    pub(super) fn restore(&self) -> Result<()> {
+        each(&self.found, |was| self.restore_one(was))
     }
 
     /// Restores as [`QueuePin::restore`]; an irq or a thread that no longer exists is no error.
     pub(super) fn restore_existing(&self) -> Result<()> {
-        let mut done = Ok(());
-        for was in &self.found {
-            done = done.and(match self.set(was) {
-                Err(e) if self.is_gone(was, &e) => Ok(()),
-                set => set,
-            });
+        each(&self.found, |was| match self.restore_one(was) {
+            Err(e) if self.is_gone(was, &e) => Ok(()),
+            restored => restored,
+        })
+    }
+
+    fn restore_one(&self, was: &Was) -> Result<()> {
+        // Locked meanwhile, so that no clone moves it between the comparison and the write.
+        let mut moved = self.moved();
+        let last = moved.iter().find(|last| last.is_of(was)).cloned();
+        let Some(last) = last else { return Ok(()) };
+        if self.now(was)?.is_like(&last) {
+            self.set_in(&mut moved, was)?;
         }
-        done
+        moved.retain(|last| !last.is_of(was));
+        Ok(())
+    }
+
+    fn moved(&self) -> MutexGuard<'_, Vec<Was>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if an irq or a thread no longer exists, which could not be moved because of
@@ -165,13 +200,28 @@ impl QueuePin {
     }
 
     fn set(&self, was: &Was) -> Result<()> {
+        self.set_in(&mut self.moved(), was)
+    }
+
+    /// Sets the CPUs of an irq or a thread, and writes to `moved` those that it has then.
+    fn set_in(&self, moved: &mut Vec<Was>, was: &Was) -> Result<()> {
         match was {
             Was::Irq(irq, cpus) => fs::write(list_of(&self.proc, *irq), cpus)
-                .map_err(|e| refused(&self.interface, *irq, &e)),
-            Was::Thread(thread, cpus) => move_thread(*thread, cpus),
-            Was::NotThreaded => Ok(()),
+                .map_err(|e| refused(&self.interface, *irq, &e))?,
+            Was::Thread(thread, cpus) => move_thread(*thread, cpus)?,
+            Was::NotThreaded => return Ok(()),
         }
+        // The kernel may leave some of these CPUs out.
+        let now = self.now(was).unwrap_or_else(|_| was.clone());
+        moved.retain(|last| !last.is_of(was));
+        moved.push(now);
+        Ok(())
     }
+}
+
+/// Does something with each, also after an error; returns the first error.
+fn each(all: &[Was], act: impl Fn(&Was) -> Result<()>) -> Result<()> {
+    all.iter().map(act).fold(Ok(()), Result::and)
 }
 
 impl Pin for QueuePin {
@@ -201,7 +251,7 @@ impl Pin for QueuePin {
 
     /// Restores each irq and thread to its own CPUs; `before` is only their union.
     fn put_back(&mut self, _before: &[usize]) -> Result<()> {
-        self.put(&self.before)
+        each(&self.before, |was| self.set(was))
     }
 }
 
@@ -243,6 +293,7 @@ pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use linerate_testing::unless;
     use rustix::io::Errno;
 
     use super::*;
@@ -266,9 +317,7 @@ mod tests {
         scratch.file("irq/34/smp_affinity_list", "2");
         let proc = scratch.0.clone();
         let list = list_of(&proc, 34);
-        let found = vec![Was::Irq(34, "0-3".into())];
-        let interface = "eth0".to_owned();
-        let guards = QueuePin { proc, interface, queue: 0, found, before: Vec::new() };
+        let guards = QueuePin::new(&proc, "eth0", 0, Was::Irq(34, "0-3".into()));
         let mut pin = guards.clone();
         assert_eq!(pin.pin(&[1]).unwrap(), [2]);
         assert_eq!(pin.pin(&[0]).unwrap(), [1]);
@@ -277,6 +326,50 @@ mod tests {
         guards.restore().unwrap();
         let end = fs::read_to_string(&list).unwrap();
         assert_eq!((back.as_str(), end.as_str()), ("2", "0-3"));
+    }
+
+    #[test]
+    fn irq_that_never_moved_or_that_another_program_has_moved_is_not_restored() {
+        let scratch = linerate_testing::Scratch::new();
+        let list = scratch.file("irq/34/smp_affinity_list", "0,1\n");
+        let now = || fs::read_to_string(&list).unwrap().trim().to_owned();
+        let guards = QueuePin::new(&scratch.0, "eth0", 0, Was::Irq(34, "0-3".into()));
+        guards.restore().unwrap();
+        assert_eq!(now(), "0,1", "it was never moved");
+        let mut pin = guards.clone();
+        let _ = pin.pin(&[2, 3]).unwrap();
+        fs::write(&list, "5\n").unwrap();
+        guards.restore_existing().unwrap();
+        assert_eq!(now(), "5", "another program has moved it");
+        let _ = pin.pin(&[2, 3]).unwrap();
+        // The kernel lists them so.
+        fs::write(&list, "2-3\n").unwrap();
+        guards.restore_existing().unwrap();
+        assert_eq!(now(), "0-3");
+        fs::write(&list, "2,3\n").unwrap();
+        guards.restore().unwrap();
+        assert_eq!(now(), "2,3", "it was restored before");
+    }
+
+    #[test]
+    fn thread_that_another_program_has_moved_is_not_restored() {
+        let all = thread::allowed_cpus().unwrap();
+        let [first, .., last] = all[..] else { return println!("skipped: there is one CPU") };
+        let moved = std::thread::spawn(move || {
+            let own = Was::Thread(thread::id(), all.clone());
+            let guards = QueuePin::new(Path::new("/proc"), "eth0", 0, own);
+            let mut pin = guards.clone();
+            if unless(pin.pin(&[first]), thread::is_filtered).is_none() {
+                return;
+            }
+            move_thread(thread::id(), &[last]).unwrap();
+            guards.restore_existing().unwrap();
+            assert_eq!(thread::allowed_cpus().unwrap(), [last]);
+            let _ = pin.pin(&[first]).unwrap();
+            guards.restore_existing().unwrap();
+            assert_eq!(thread::allowed_cpus().unwrap(), all);
+        });
+        moved.join().unwrap();
     }
 
     #[test]

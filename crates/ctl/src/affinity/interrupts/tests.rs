@@ -170,6 +170,32 @@ fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
 }
 
 #[test]
+fn guard_restores_only_what_it_has_moved_and_no_other_program_since() {
+    let at = machine();
+    let proc = at.0.join("proc");
+    let list = |irq: u32| fs::read_to_string(list_of(&proc, irq)).unwrap().trim().to_owned();
+    let lists = || [41, 42, 43, 44].map(list);
+    let guard = || {
+        let folder = NetFolder::at(&at.0.join("net")).unwrap();
+        InterruptGuard::at(&proc, folder, "eth0").unwrap()
+    };
+    let (ends, drops) = (guard(), guard());
+    fs::write(list_of(&proc, 41), "7\n").unwrap();
+    ends.end().unwrap();
+    drop(drops);
+    assert_eq!(lists(), ["7", "0", "1", "0"], "they were never moved");
+    let guard = guard();
+    // A clone moves one queue, as the search does.
+    let _ = guard.queues()[1].clone().pin(&[2, 3]).unwrap();
+    for (irq, by_another) in [(42, "6\n"), (43, "5\n"), (44, "2-3\n")] {
+        fs::write(list_of(&proc, irq), by_another).unwrap();
+    }
+    guard.end().unwrap();
+    // Two lists of the same CPUs are equal.
+    assert_eq!(lists(), ["7", "6", "5", "0"]);
+}
+
+#[test]
 fn threads_that_are_not_known_stay_and_the_irqs_are_moved() {
     let at = machine();
     let folder = NetFolder::at(&at.0.join("net")).unwrap();
