@@ -1,6 +1,7 @@
 //! The option `--place`: searches for better CPUs for the workers and for their devices' interrupts
 //! during a run.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,12 +16,11 @@ use crate::run::{Path, planned};
 use crate::screen::Screen;
 use crate::undo::{self, Record};
 
-/// The interrupts that may be moved. Dropping the value restores them, and then removes the record.
+/// The interrupts that may be moved. Dropping the value restores them, and then removes the record
+/// if they are restored.
 #[derive(Default)]
 pub struct Interrupts {
     guards: Vec<InterruptGuard>,
-    /// Declared after the guards, so that the record is removed after they have restored the
-    /// interrupts.
     record: Record,
 }
 
@@ -68,14 +68,24 @@ impl Interrupts {
     }
 
     /// Restores the interrupts, and then removes the record; keeps it if they cannot be restored.
-    pub fn end(self, screen: &Screen) {
-        let Interrupts { guards, record } = self;
-        for guard in guards {
-            if let Err(e) = guard.end() {
-                screen.change(&format!("note: {}: {}\n", e.what, e.why));
-                record.leave();
-            }
+    pub fn end(mut self, screen: &Screen) {
+        self.restore(|e| screen.change(&format!("note: {}: {}\n", e.what, e.why)));
+    }
+
+    fn restore(&mut self, tell: impl Fn(&Error)) {
+        let (guards, record) = (mem::take(&mut self.guards), mem::take(&mut self.record));
+        let ends = guards.into_iter().map(|guard| guard.end().inspect_err(&tell));
+        // Each of them, also after one that cannot be restored.
+        if ends.fold(Ok(()), Result::and).is_ok() {
+            record.restored();
         }
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        // The record that stays tells of an error.
+        self.restore(|_| {});
     }
 }
 
@@ -143,5 +153,7 @@ impl Placing {
 impl Drop for Placing {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        // Until it has ended, it may move interrupts, which are restored after this.
+        drop(self.thread.take().map(JoinHandle::join));
     }
 }

@@ -21,7 +21,8 @@ use crate::run::planned;
 use crate::screen::Screen;
 
 /// The record of a run, in a file that is removed when the last clone of this value is dropped, if
-/// the changes are undone by then. A run that changes nothing has no file.
+/// the changes are undone by then. The state of interrupts is not read: [`Record::restored`] says
+/// that they are. A run that changes nothing has no file.
 #[derive(Clone, Default)]
 pub struct Record(Arc<Mutex<Written>>);
 
@@ -32,8 +33,8 @@ pub(super) struct Written {
     pub(super) lines: Vec<Line>,
     /// The folder, and the name of the file in it.
     file: Option<(OwnedFd, String)>,
-    /// True if interrupts were not restored, whose state cannot be read.
-    is_left: bool,
+    /// True if the interrupts were restored, whose state cannot be read.
+    is_restored: bool,
 }
 
 impl Drop for Written {
@@ -41,9 +42,11 @@ impl Drop for Written {
         let Some((folder, name)) = &self.file else { return };
         // A port that could not be closed has restored nothing: its worker may be in a call of the
         // device that does not return.
-        let is_left =
-            |line: &Line| !matches!(line.left, Left::Interrupts(_)) && line.may_be_left(false);
-        if self.is_left || self.lines.iter().any(is_left) {
+        let is_left = |line: &Line| match line.left {
+            Left::Interrupts(_) => !self.is_restored,
+            _ => line.may_be_left(false),
+        };
+        if self.lines.iter().any(is_left) {
             let left = "an interface may stay changed; once this process has ended, restore it by";
             return Screen::plain(false).change(&format!("note: {left}: {UNDO}\n"));
         }
@@ -102,7 +105,7 @@ impl Record {
         changes: impl Iterator<Item = (String, Left)>,
         screen: &Screen,
     ) -> Record {
-        let mut written = Written { kind, lines: Vec::new(), file: None, is_left: false };
+        let mut written = Written { kind, lines: Vec::new(), file: None, is_restored: false };
         let lines: Result<Vec<Line>, Errno> =
             changes.map(|(name, left)| Line::here(&name, left)).collect();
         let done = lines.and_then(|lines| {
@@ -113,9 +116,9 @@ impl Record {
         Record(Arc::new(Mutex::new(written)))
     }
 
-    /// Keeps the file, because interrupts were not restored.
-    pub fn leave(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_left = true;
+    /// Notes that all recorded interrupts are restored; otherwise the file stays.
+    pub fn restored(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_restored = true;
     }
 
     /// Records that the hold of the interface of that index is about to be changed to `time`, 0 for
@@ -228,15 +231,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn record_of_interrupts_that_are_left_stays_when_the_run_ends() {
+    fn record_of_interrupts_stays_unless_they_were_restored_when_the_run_ends() {
         let scratch = linerate_testing::Scratch::new();
         let path = &scratch.0;
-        for (name, is_left) in [("run-1", true), ("run-2", false)] {
+        for (name, is_restored) in [("run-1", false), ("run-2", true)] {
             fs::write(path.join(name), "x").unwrap();
             let folder = OwnedFd::from(fs::File::open(path).unwrap());
             FILES.fetch_add(1, Ordering::Relaxed);
-            drop(Written { kind: "", lines: vec![], file: Some((folder, name.into())), is_left });
-            assert_eq!(path.join(name).exists(), is_left);
+            let moved = Left::Interrupts(Was::read("irq=34=0").unwrap());
+            let lines = vec![Line::here("lo", moved).unwrap()];
+            let file = Some((folder, name.to_owned()));
+            let written = Written { kind: "", lines, file, is_restored: false };
+            let record = Record(Arc::new(Mutex::new(written)));
+            if is_restored {
+                record.restored();
+            }
+            drop(record);
+            assert_eq!(path.join(name).exists(), !is_restored);
         }
     }
 }
