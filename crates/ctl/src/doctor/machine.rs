@@ -1,5 +1,6 @@
 //! The examination of the machine, independent of a port.
 
+use std::collections::BTreeMap;
 use std::thread::available_parallelism;
 
 use linerate_port::doctor::{Finding, Findings, is_here, kernel as host, proc};
@@ -119,22 +120,52 @@ fn cpus(found: &mut Findings) {
     }
 }
 
-/// Warns about a governor that lowers the clock rate, because measurements then depend on it.
+/// Warns about governors that lower the clock rate, because measurements then depend on it.
 fn governor(found: &mut Findings) {
-    let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
-    match proc::text(path).as_deref().map(str::trim) {
-        None => {
-            found.ok("no cpufreq: this machine cannot set the CPU clock");
-        }
-        Some("performance") => {
-            found.ok("the CPUs run at a high clock (governor performance)");
-        }
-        Some(other) => {
-            found
-                .warn(format!("the CPUs' clock follows the load (governor {other})"))
-                .why("rates and latencies vary with the clock")
-                .fix("cpupower frequency-set -g performance");
-        }
+    let Ok(cpus) = allowed_cpus() else { return };
+    let read = |cpu: usize, file: &str| {
+        let text = proc::text(&format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}"));
+        text.map(|text| text.trim().to_owned())
+    };
+    let of = |cpu| {
+        let driver = read(cpu, "scaling_driver").unwrap_or_default();
+        Some((cpu, read(cpu, "scaling_governor")?, driver))
+    };
+    judge_governors(&cpus.into_iter().filter_map(of).collect::<Vec<_>>(), found);
+}
+
+/// Judges the governors of CPUs, each with its driver.
+fn judge_governors(all: &[(usize, String, String)], found: &mut Findings) {
+    let mut lower: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for (cpu, governor, driver) in all.iter().filter(|(_, governor, _)| governor != "performance") {
+        lower.entry((governor, clock(governor, driver))).or_default().push(cpu.to_string());
+    }
+    if all.is_empty() {
+        found.ok("no cpufreq: this machine cannot set the CPU clock");
+    } else if lower.is_empty() {
+        found.ok("the CPUs run at a high clock (governor performance)");
+    }
+    for ((governor, does), cpus) in lower {
+        let whose = match cpus.len() == all.len() {
+            true => "the CPUs' clock".to_owned(),
+            false => format!("the clock of CPU {}", cpus.join(",")),
+        };
+        found
+            .warn(format!("{whose} {does} (governor {governor})"))
+            .why("rates and latencies depend on the clock")
+            .fix("cpupower frequency-set -g performance");
+    }
+}
+
+/// Returns what a governor does with the clock.
+///
+/// Source: Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst and amd-pstate.rst: a driver
+/// in its active mode chooses the clock itself, and these two names are of that mode.
+fn clock(governor: &str, driver: &str) -> &'static str {
+    match governor {
+        "powersave" if !["intel_pstate", "amd-pstate-epp"].contains(&driver) => "is the lowest",
+        "userspace" => "is one that a program has set",
+        _ => "follows the load",
     }
 }
 
@@ -222,6 +253,43 @@ mod tests {
         assert_eq!(steal_pct(stat), Some(5.0));
         assert_eq!((steal_pct("cpu  1 2"), steal_pct("intr 5"), steal_pct("")), (None, None, None));
         assert_eq!(steal_pct("cpu  0 0 0 0 0 0 0 0"), None);
+    }
+
+    #[test]
+    fn governor_powersave_follows_the_load_only_where_the_driver_chooses_the_clock() {
+        for (governor, driver, does) in [
+            ("powersave", "intel_pstate", "follows the load"),
+            ("powersave", "amd-pstate-epp", "follows the load"),
+            ("powersave", "intel_cpufreq", "is the lowest"),
+            ("powersave", "acpi-cpufreq", "is the lowest"),
+            ("userspace", "acpi-cpufreq", "is one that a program has set"),
+            ("schedutil", "amd-pstate", "follows the load"),
+        ] {
+            assert_eq!(clock(governor, driver), does, "{governor} {driver}");
+        }
+    }
+
+    #[test]
+    fn governors_other_than_performance_are_reported_with_their_cpus() {
+        let of = |governors: &[&str]| {
+            let mut found = Findings::default();
+            let cpus = governors.iter().enumerate();
+            let cpus = cpus.map(|(cpu, name)| (cpu, (*name).to_owned(), "acpi-cpufreq".to_owned()));
+            judge_governors(&cpus.collect::<Vec<_>>(), &mut found);
+            let found = found.into_vec().into_iter();
+            found.map(|finding| (finding.level, finding.what)).collect::<Vec<_>>()
+        };
+        let [fast, saves] = ["performance", "powersave"];
+        assert_eq!(of(&[fast, fast])[0].0, Level::Ok);
+        assert!(of(&[])[0].1.starts_with("no cpufreq"));
+        let all = "the CPUs' clock is the lowest (governor powersave)";
+        assert_eq!(of(&[saves, saves]), [(Level::Warn, all.to_owned())]);
+        let found = of(&[fast, "schedutil", saves, fast, saves]);
+        let some = [
+            "the clock of CPU 2,4 is the lowest (governor powersave)",
+            "the clock of CPU 1 follows the load (governor schedutil)",
+        ];
+        assert_eq!(found, some.map(|what| (Level::Warn, what.to_owned())));
     }
 
     #[test]
