@@ -231,7 +231,7 @@ impl PeerMemory {
             return None;
         }
         // SAFETY: the range was just checked to be in the mapping and aligned. Every bit pattern is
-        // a valid integer, and others change it by whole atomic stores.
+        // a valid integer, also one that a peer's store has written in part; callers check it.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), n) })
     }
 

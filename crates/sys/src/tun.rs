@@ -29,6 +29,7 @@ use crate::capability::Capabilities;
 use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface, NetFolder, ioctl};
+use crate::packet::MESSAGE_SEGMENTS_MAX;
 use crate::vnet::VNET_HDR_BYTES;
 
 #[cfg(test)]
@@ -194,8 +195,8 @@ impl Tap {
         self.offloads
     }
 
-    /// Reads one frame that the host sent: its header, if it has one, and data, into `bufs` in
-    /// order.
+    /// Reads one frame that the host sent: its header, if it has one, and data, into the first
+    /// 1,024 of `bufs` in order.
     ///
     /// Shape:  returns n: the first n bytes of `bufs` are written. A longer frame is cut and the
     ///         rest lost, which shows only in n being the whole room: offer 10 + 65,550 bytes.
@@ -211,10 +212,14 @@ impl Tap {
     ///
     /// Shape:  a frame is taken whole or not at all.
     /// Errors: EINVAL for a header that contradicts the frame; EIO while the interface is down;
-    ///         EBADFD once it was deleted. EAGAIN if the host cannot take it now.
+    ///         EBADFD once it was deleted. EAGAIN if the host cannot take it now. EMSGSIZE for more
+    ///         than 1,024 of `bufs`, which a call cannot write whole.
     /// Cost:   one syscall, in which the host's stack receives the frame.
     /// Source: drivers/net/tun.c tun_get_user.
     pub fn write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        if bufs.len() > MESSAGE_SEGMENTS_MAX {
+            return Err(Errno::MSGSIZE);
+        }
         io::writev(&self.fd, bufs)
     }
 }

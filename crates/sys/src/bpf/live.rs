@@ -71,10 +71,10 @@ impl Program {
         let mut attr = Attr {
             prog_fd: self.0.as_raw_fd() as u32,
             in_bytes: bytes,
-            frame: frame.as_ptr().addr() as u64,
+            frame: frame.as_ptr().expose_provenance() as u64,
             repeat: count,
             context_in_bytes: size_of::<Context>() as u32,
-            context: (&raw const context).addr() as u64,
+            context: (&raw const context).expose_provenance() as u64,
             flags: LIVE_FRAMES,
             batch,
             ..Attr::default()

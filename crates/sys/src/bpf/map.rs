@@ -89,7 +89,7 @@ impl SocketMap {
             flags: u32,
         }
         let opened = CString::new(path).map_err(|_| Errno::INVAL).and_then(|text| {
-            let attr = Attr { path: text.as_ptr().addr() as u64, fd: 0, flags: 0 };
+            let attr = Attr { path: text.as_ptr().expose_provenance() as u64, fd: 0, flags: 0 };
             // SAFETY: the path ends with a zero byte and outlives the call, and the kernel only
             // reads it.
             unsafe { open(OBJ_GET, &attr) }
@@ -172,8 +172,8 @@ impl SocketMap {
         let attr = Attr {
             map_fd: self.fd.as_raw_fd() as u32,
             pad: 0,
-            key: (&raw const queue).addr() as u64,
-            value: (&raw const value).addr() as u64,
+            key: (&raw const queue).expose_provenance() as u64,
+            value: (&raw const value).expose_provenance() as u64,
             flags: BPF_NOEXIST,
         };
         // SAFETY: key and value have four bytes each, as the map requires, and outlive the call;

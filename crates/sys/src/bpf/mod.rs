@@ -141,8 +141,8 @@ impl Program {
         let attr = Attr {
             prog_type: PROG_TYPE_XDP,
             insn_count: insns.len() as u32,
-            insns: insns.as_ptr().addr() as u64,
-            license: c"Dual MIT/GPL".as_ptr().addr() as u64,
+            insns: insns.as_ptr().expose_provenance() as u64,
+            license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,
             log_level: u32::from(!log.is_empty()),
             log_bytes: log.len() as u32,
             log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
@@ -176,7 +176,7 @@ impl Program {
         let mut attr = Attr {
             prog_fd: self.0.as_raw_fd() as u32,
             in_bytes: packet.len() as u32,
-            packet: packet.as_ptr().addr() as u64,
+            packet: packet.as_ptr().expose_provenance() as u64,
             repeat: 1,
             ..Attr::default()
         };

@@ -99,7 +99,8 @@ impl<'seg> Sending<'_, 'seg> {
         segments: impl IntoIterator<Item = &'seg [u8]>,
     ) -> bool {
         let SendBatch { msgs, iov, headers } = &mut *self.batch;
-        if msgs.len() == MESSAGES_MAX {
+        // If `segments` panics, a header without a message stays: `headers` must not grow for it.
+        if msgs.len() == MESSAGES_MAX || headers.len() == MESSAGES_MAX {
             return false;
         }
         let start = iov.len();
@@ -208,6 +209,22 @@ mod tests {
         assert!(sending.add(None, vec![&segment[..]; SEGMENTS_MAX - MESSAGE_SEGMENTS_MAX]));
         assert!(!sending.add(Some(&VnetHdr::NONE), []));
         assert_eq!((sending.pending(), sending.batch.headers.len()), (2, 1));
+    }
+
+    #[test]
+    fn segments_that_panic_do_not_move_the_headers_of_other_messages() {
+        let mut batch = SendBatch::new();
+        let frame = [0; 60];
+        let mut sending = batch.start();
+        assert!(sending.add(Some(&VnetHdr::NONE), [&frame[..]]));
+        for _ in 0..MESSAGES_MAX {
+            let broken = std::iter::once_with(|| -> &[u8] { std::panic::panic_any(()) });
+            let add = || sending.add(Some(&VnetHdr::NONE), broken);
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(add));
+        }
+        let first = sending.batch.headers.as_ptr().cast_mut().cast();
+        assert_eq!(sending.batch.iov[0].iov_base, first);
+        assert!(sending.batch.headers.len() <= MESSAGES_MAX && sending.pending() == 1);
     }
 
     #[test]

@@ -56,6 +56,10 @@ fn frames_cross_between_the_descriptor_and_the_interface_both_ways() {
             PacketSocket::open(&interface, &options, &RingSize::default()).unwrap();
         let f = frame(5000);
 
+        let header = VnetHdr::NONE.to_bytes();
+        let parts = std::iter::once(&header[..]).chain(f.chunks(4)).map(IoSlice::new);
+        let parts: Vec<_> = parts.collect();
+        assert_eq!(tap.write_vectored(&parts), Err(Errno::MSGSIZE), "it would be cut");
         assert_eq!(write(&tap, &f), Ok(VNET_HDR_BYTES + f.len()));
         let mut got = None;
         while got.is_none() {

@@ -97,8 +97,8 @@ impl WaitSet {
     /// Cost: a syscall if the time changed or has passed; a clock read if the alarm is set.
     pub fn no_later(&mut self, at: Instant) -> bool {
         if self.alarm.is_none_or(|alarm| at < alarm || alarm <= Instant::now()) {
-            // After an error the alarm keeps its old time, and `is_due` below returns false.
-            let _ = self.alarm(Some(at));
+            // After an error the alarm keeps its old time, at which it may have rung already.
+            return self.alarm(Some(at)).is_ok();
         }
         self.is_due(at)
     }

@@ -200,9 +200,9 @@ impl Plan {
     /// Learns the gap from the last end of a sleep to `until`; returns false after a pause.
     fn learn(&mut self, sleep: Duration, until: Instant) -> bool {
         let gap = self.last.map(|last| until.saturating_duration_since(last));
-        let Some(gap) = gap.filter(|gap| *gap <= PAUSE * sleep) else { return false };
+        let Some(gap) = gap.filter(|gap| *gap / PAUSE <= sleep) else { return false };
         let is_usual = gap.abs_diff(self.gap) <= self.gap / EARLY;
-        self.gap = if is_usual { (3 * self.gap + gap) / 4 } else { gap };
+        self.gap = if is_usual { self.gap - self.gap / 4 + gap / 4 } else { gap };
         true
     }
 }
@@ -245,6 +245,16 @@ mod tests {
         let now = start + 1001 * HOLD;
         let next = plan.step(now, now + HOLD).next;
         assert_eq!(next, Some(now + 2 * HOLD), "the second sleep after a pause sets the third's");
+    }
+
+    #[test]
+    fn sleep_of_any_length_is_planned() {
+        let (mut plan, now) = (Plan::default(), Instant::now());
+        plan.step(now, now + HOLD);
+        let Some(far) = now.checked_add(Duration::from_secs(5 << 60)) else { return };
+        for until in [far, far, now + HOLD] {
+            assert!(!plan.step(now, until).is_set);
+        }
     }
 
     #[test]
