@@ -21,7 +21,7 @@ use linerate_show::grid::Grid;
 
 use crate::steps::{self, Done, FAST};
 use crate::tidy::README_COMMANDS;
-use crate::{cargo, qemu, skipped};
+use crate::{cargo, qemu, skipped, suite};
 
 const USAGE: &str = "\
 usage: cargo xtask machines [--only SETTING,..] [--package NAME,..]
@@ -208,7 +208,7 @@ impl<'a> Bench<'a> {
         let words = steps::words(README_COMMANDS[1]);
         command.args(words.filter(|word| self.packages.is_empty() || *word != "--workspace"));
         command.args(self.packages.iter().flat_map(|name| ["--package", *name]));
-        command.args(more).arg("--locked").envs(steps::test_environment(self.root));
+        command.args(more).arg("--locked").envs(suite::test_environment(self.root));
         // For who may not write to /tmp.
         command.env("TMPDIR", "/var/tmp");
         command
@@ -271,7 +271,7 @@ impl<'a> Bench<'a> {
         let skips: Vec<_> = kept.iter().filter(|line| skipped::says_so(line)).cloned().collect();
         let mut unstable = String::new();
         if let Some((error, code)) = failure {
-            let failed = skipped::failed_tests(&kept).filter(|_| code == steps::TESTS_FAILED);
+            let failed = skipped::failed_tests(&kept).filter(|_| code == suite::TESTS_FAILED);
             let again = |alone: &[&str]| {
                 let (ended, failure) =
                     cargo::logged(all().args(alone), &log("again.log"), |line| {
@@ -279,7 +279,7 @@ impl<'a> Bench<'a> {
                     })?;
                 failure.map_or(Ok(ended.join("\n")), |(error, _)| Err(error))
             };
-            if steps::retry_alone(again, failed.as_deref()).is_ok() {
+            if suite::retry_alone(again, failed.as_deref()).is_ok() {
                 unstable = format!(", {} UNSTABLE", failed.unwrap_or_default().len());
             } else {
                 row.failed.extend(kept.iter().filter(|line| skipped::failed(line)).cloned());

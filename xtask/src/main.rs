@@ -23,6 +23,7 @@ mod sanitize;
 mod shipped;
 mod skipped;
 mod steps;
+mod suite;
 mod tidy;
 
 use std::path::PathBuf;

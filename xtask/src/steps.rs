@@ -1,8 +1,6 @@
 //! The steps of `cargo xtask check`, sorted so that the fastest to fail run first; and the
 //! campaigns, which are separate because they take long or need another compiler.
 
-use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::tidy::README_COMMANDS;
 use crate::{
     api, cargo, commits, dist, instructions, lines, lint, machines, msrv, nocc, qemu, results,
-    sanitize, shipped, skipped, tidy,
+    sanitize, shipped, skipped, suite, tidy,
 };
 
 /// A check.
@@ -103,7 +101,7 @@ pub const STEPS: [Step; 14] = [
         about: "the libraries of the workspace's rust-version build with that Rust",
         act: msrv::run,
     },
-    Step { name: "test", about: "every test, as the README says it", act: test },
+    Step { name: "test", about: "every test, in two lanes", act: suite::run },
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },
     Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
     Step {
@@ -318,91 +316,6 @@ fn doc(root: &Path) -> Result<Done> {
     api::compare(root).map(Done::from)
 }
 
-fn test(root: &Path) -> Result<Done> {
-    let mut command = cargo::cargo(root);
-    command.args(words(README_COMMANDS[1]));
-    // A skipped test passes, and the harness hides the output of tests that pass. With this option
-    // it prints each test's output.
-    command.args(["--locked", "--no-fail-fast", "--", "--show-output"]);
-    command.envs(test_environment(root));
-    let (mut kept, failure) = cargo::told(&mut command, skipped::matters)?;
-    let unstable = match failure {
-        None => String::new(),
-        Some((error, code)) => {
-            let failed = skipped::failed_tests(&kept).filter(|_| code == TESTS_FAILED);
-            let again = |alone: &[&str]| {
-                let mut command = cargo::cargo(root);
-                command.args(words(README_COMMANDS[1])).args(["--locked", "-q"]).args(alone);
-                cargo::quiet(command.envs(test_environment(root)))
-            };
-            if let Err(again) = retry_alone(again, failed.as_deref()) {
-                bail!("{error:#}\n{}\n{again:#}", skipped::failures_of(&kept).join("\n"));
-            }
-            let names = failed.unwrap_or_default().join(", ");
-            format!(", UNSTABLE (failed among the others, passed {RETRIES} times alone): {names}")
-        }
-    };
-    let specification = fs::read_to_string(root.join(tidy::SPEC))?;
-    let of = |is: fn(&str) -> bool| skipped::tests(&kept, is);
-    let rows = tidy::rows(&specification);
-    eprint!("{}", skipped::lost(rows, &of(skipped::says_so), &of(skipped::in_part)));
-    kept.retain(|line| skipped::says_so(line) || skipped::in_part(line));
-    let n = kept.iter().filter(|line| skipped::says_so(line)).count();
-    Ok(Done { note: format!("{n} skipped{unstable}"), skipped: kept })
-}
-
-/// Returns the environment of a run of all tests.
-pub fn test_environment(root: &Path) -> [(&'static str, OsString); 3] {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    [
-        // Most tests of devices and programs wait more than they work.
-        ("RUST_TEST_THREADS", (2 * cpus).to_string().into()),
-        // Cargo builds the program before it runs any test, because the command line's own tests
-        // need it. Without this variable, other packages' tests would build the program again, with
-        // fewer features.
-        ("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate").into()),
-        // A panic's message has the file and line. Backtraces of drivers that panic on purpose
-        // would hide the important panic.
-        ("RUST_BACKTRACE", "0".into()),
-    ]
-}
-
-/// Number of times that a failed test must pass alone. On a machine that shares its CPUs, tests
-/// that wait for each other can be late; a wrong test fails again.
-const RETRIES: usize = 3;
-
-/// Exit code of cargo after tests failed, and of no cargo that was stopped.
-pub const TESTS_FAILED: Option<i32> = Some(101);
-
-/// Runs the failed tests alone, one after the other, by `again`, which gets the arguments for that
-/// and returns the output. Fails if one is skipped, because such a test passes for its harness, and
-/// for `None`: then [`skipped::failed_tests`] has no names.
-pub fn retry_alone(
-    again: impl Fn(&[&str]) -> Result<String>,
-    failed: Option<&[String]>,
-) -> Result<()> {
-    let Some(failed) = failed.filter(|failed| !failed.is_empty()) else {
-        bail!(
-            "the failed tests cannot be run alone: a test program did not end by itself or did not \
-             name each failed test, or one of them is an example in a comment"
-        );
-    };
-    for round in 1..=RETRIES {
-        eprintln!("\nalone, {round} of {RETRIES}: {}", failed.join(", "));
-        let mut alone = vec!["--", "--exact", "--test-threads=1", "--show-output"];
-        alone.extend(failed.iter().map(String::as_str));
-        let output = again(&alone)?;
-        if let Some(line) = output.lines().find(|line| skipped::says_so(line)) {
-            bail!("a failed test did not run alone: {line}");
-        }
-        let ran: usize = output.lines().filter_map(passed).sum();
-        if ran < failed.len() {
-            bail!("{ran} of {} failed tests could be run alone, by their names", failed.len());
-        }
-    }
-    Ok(())
-}
-
 /// The environment of a release build with little optimisation: full optimisation takes minutes and
 /// does not affect the result of a check.
 pub const FAST: [(&str, &str); 4] = [
@@ -474,7 +387,6 @@ pub fn passed(line: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -527,32 +439,6 @@ mod tests {
         assert!(advisories(Some(1), "").is_err());
         assert!(!advisories(Some(124), "").unwrap().skipped.is_empty());
         assert!(advisories(Some(0), "advisories ok\n").unwrap().skipped.is_empty());
-    }
-
-    #[test]
-    fn failed_test_is_unstable_only_if_it_ran_alone_and_passed() {
-        let failed = ["heap::tests::grows".to_owned()];
-        let alone = |n: usize, failed: Option<&[String]>| {
-            let output = format!("test result: ok. 0 passed;\ntest result: ok. {n} passed;\n");
-            retry_alone(|_| Ok(output.clone()), failed)
-        };
-        assert!(alone(1, Some(&failed[..])).is_ok());
-        assert!(alone(0, Some(&failed[..])).is_err(), "no test has this name");
-        let two = [&failed[..], &failed[..]].concat();
-        assert!(alone(1, Some(&two)).is_err(), "one of the two did not run");
-        let rounds = Cell::new(0);
-        let again = |alone: &[&str]| {
-            assert!(alone.contains(&"--show-output"), "without it no test says that it is skipped");
-            rounds.set(rounds.get() + 1);
-            Ok("test result: ok. 1 passed;".to_owned())
-        };
-        assert!(retry_alone(again, Some(&failed[..])).is_ok());
-        assert_eq!(rounds.get(), 3);
-        let said = "---- heap::tests::grows stdout ----\nskipped: not root\n";
-        let skipped = |_: &[&str]| Ok(format!("{said}test result: ok. 1 passed;\n"));
-        let why = retry_alone(skipped, Some(&failed[..])).unwrap_err().to_string();
-        assert_eq!(why, "a failed test did not run alone: skipped: not root");
-        assert!(alone(1, None).is_err() && alone(1, Some(&[])).is_err());
     }
 
     #[test]
