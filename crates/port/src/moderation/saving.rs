@@ -29,9 +29,11 @@ const PACKETS_MIN: f64 = 32.0;
 const EXTENSIONS_MAX: u32 = 8;
 /// Number of pairs of stretches, with holds and without, of a comparison.
 const PAIRS: u32 = 4;
-/// Number of pairs after which a clear saving ends the comparison, and the factor that is clear.
+/// Number of pairs after which a clear saving ends the comparison, and the factor that is clear; and
+/// the factor that is clear after one pair, as for a stream: then the next comparison is later, too.
 const PAIRS_MIN: u32 = 2;
 const CLEAR: f64 = 1.25;
+const CLEAR_AT_ONCE: f64 = 2.0;
 /// Part of the CPU time with holds that the time without must reach, of a byte or of a packet. Holds
 /// that seem to save nothing go on: packets that were held come in bursts for a while, which take
 /// little without holds, too.
@@ -131,7 +133,11 @@ impl Comparison {
         self.against += u32::from(free.exceeds(held, LEAST) == [false; 2]);
         self.clear += u32::from(free.exceeds(held, CLEAR) == [true; 2]);
         let pairs = self.stretches / 2;
-        if pairs >= PAIRS_MIN && self.clear == pairs {
+        let is_clear = match pairs {
+            1 => free.exceeds(held, CLEAR_AT_ONCE) == [true; 2],
+            _ => pairs >= PAIRS_MIN && self.clear == pairs,
+        };
+        if is_clear {
             return Some(true);
         }
         let is_kept = self.free.exceeds(self.held, LEAST) != [false; 2] || self.against < PAIRS - 1;
@@ -193,7 +199,8 @@ impl Saving {
         match spent.filter(|_| was_held || !comparison.has_holds()) {
             Some(spent) if spent.packets >= PACKETS_MIN => {
                 if let Some(is_kept) = comparison.add(spent) {
-                    return self.conclude(is_kept, now);
+                    let is_at_once = comparison.stretches == 2;
+                    return self.conclude(is_kept, is_at_once, now);
                 }
                 let holding =
                     if comparison.has_holds() { Holding::Allowed } else { Holding::Compared };
@@ -248,9 +255,10 @@ impl Saving {
         self.change(Holding::Allowed)
     }
 
-    fn conclude(&mut self, is_kept: bool, now: Instant) -> Option<Holding> {
+    fn conclude(&mut self, is_kept: bool, is_at_once: bool, now: Instant) -> Option<Holding> {
         let valid = match self.verdict {
             Some((before, valid)) if before == is_kept => (VALID_MORE * valid).min(VALID_MAX),
+            _ if is_at_once => VALID_MORE * VALID_MIN,
             _ => VALID_MIN,
         };
         (self.comparison, self.verdict) = (None, Some((is_kept, valid)));
@@ -338,6 +346,7 @@ mod tests {
     fn holds_that_cost_cpu_time_end_and_others_go_on() {
         for (held_ns, free_ns, share) in [
             (1000, 2000, 99..=100),
+            (1000, 1900, 98..=99),
             (1000, 1100, 98..=99),
             (1000, 970, 98..=99),
             (1000, 940, 0..=3),
@@ -363,6 +372,15 @@ mod tests {
         assert!(thread.run(1000, 1000, 2000) >= 97);
         thread.run(2100, 1200, 1000);
         assert_eq!(thread.holding, Holding::Costly);
+    }
+
+    #[test]
+    fn stream_that_takes_twice_as_long_without_holds_is_compared_once_in_its_first_half_second() {
+        for (free_ns, readings) in [(2000, 4), (1900, 14)] {
+            let mut thread = Thread::new();
+            assert!(thread.run(500, 1000, free_ns) >= 96);
+            assert_eq!(thread.readings, readings, "{free_ns}");
+        }
     }
 
     #[test]
