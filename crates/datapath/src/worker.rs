@@ -52,8 +52,8 @@ pub(crate) const CLOSE_MAX: Duration = Duration::from_millis(1500);
 pub enum Turned {
     /// There was work, and there may be more: turn again immediately.
     Again,
-    /// There may be work at this time: sleep until then. Packets gather meanwhile, and no device
-    /// wakes the worker.
+    /// There may be work at this time: sleep until then. Packets gather meanwhile, and no held
+    /// device wakes the worker.
     Until(Instant),
     /// There was no work: sleep until a device or a peer signals some.
     Idle,

@@ -252,6 +252,7 @@ impl Adaptive {
         // The packets are too rare for a rate: begin a new count.
         if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
             self.why = Why::Thin;
+            self.retry = self.retry.filter(|(at, _)| now < *at);
             arrivals.restart(now);
         }
         None
@@ -373,6 +374,11 @@ impl Adaptive {
     /// Takes back the last hold, which was not slept.
     pub fn forget_hold(&mut self) {
         self.is_forgotten = true;
+    }
+
+    /// Returns true if the last hold was not slept.
+    pub fn is_forgotten(&self) -> bool {
+        self.is_forgotten
     }
 
     /// Ends the hold of a queue that was not polled for a long time.

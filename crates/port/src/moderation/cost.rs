@@ -32,6 +32,20 @@ pub struct Cost {
     pub packet_ns: f64,
 }
 
+/// CPU time that a queue took by the measured costs, and the time in which it was taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usage {
+    pub used_ns: f64,
+    pub passed_ns: f64,
+}
+
+impl Usage {
+    /// Returns the share of a CPU.
+    pub fn share(self) -> f64 {
+        self.used_ns / self.passed_ns.max(1.0)
+    }
+}
+
 impl Default for Cost {
     /// Returns the costs on a virtual machine, which are used until some are measured.
     fn default() -> Cost {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::adaptive::{Adaptive, ENTER, Facts, HOLD_MIN};
 use super::arrivals::{Arrivals, Window};
-use super::cost::{Cost, decay_and_add};
+use super::cost::{Cost, Usage, decay_and_add};
 use super::dim::Dim;
 use super::gain::SoFar;
 use super::gathering::{Gathering, RING_LEN};
@@ -71,6 +71,13 @@ struct Turn {
     blocked: bool,
 }
 
+impl Turn {
+    fn add(&mut self, packets: u32, bytes: u64) {
+        self.packets = self.packets.saturating_add(packets);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+}
+
 /// A hold whose end is not known yet.
 #[derive(Debug, Clone, Copy)]
 struct Due {
@@ -80,20 +87,6 @@ struct Due {
     spin: bool,
     /// True if the ring ends it before the mode does.
     by_ring: bool,
-}
-
-/// CPU time that a queue took by the measured costs, and the time in which it was taken.
-#[derive(Debug, Clone, Copy, Default)]
-struct Usage {
-    used_ns: f64,
-    passed_ns: f64,
-}
-
-impl Usage {
-    /// Returns the share of a CPU.
-    fn share(self) -> f64 {
-        self.used_ns / self.passed_ns.max(1.0)
-    }
 }
 
 /// The moderation of one queue.
@@ -107,6 +100,8 @@ pub struct Moderator {
     /// True if the last hold was left out because the device gathers as many packets by itself.
     is_left_to_device: bool,
     turn: Turn,
+    /// The polls of this round that used their budget.
+    full: Turn,
     arrivals: Arrivals,
     /// Rate of the last window, or that for which the ring bounds a hold after a quiet time, if it
     /// is faster than the smoothed one.
@@ -156,6 +151,7 @@ impl Moderator {
             device: Gathering::new(Gathers::NOTHING),
             is_left_to_device: false,
             turn: Turn::default(),
+            full: Turn::default(),
             arrivals: Arrivals::default(),
             fastest: 0.0,
             is_unheld: true,
@@ -197,7 +193,7 @@ impl Moderator {
     pub fn set_mode(&mut self, mode: Moderation) {
         let mode = mode.clamped();
         if mode != self.mode {
-            self.mode = mode;
+            (self.mode, self.full) = (mode, Turn::default());
             (self.adaptive, self.dim) = (Adaptive::default(), Dim::default());
             self.arrivals.forget();
             (self.due, self.held, self.is_left_to_device) = (None, None, false);
@@ -222,7 +218,7 @@ impl Moderator {
     /// Returns true if packets are held now, in the mode that [`Moderator::set_holding`] concerns.
     #[must_use]
     pub fn holds_for_goal(&self) -> bool {
-        self.held.is_some() && self.spares()
+        self.held.is_some() && self.spares() && !self.adaptive.is_forgotten()
     }
 
     /// Returns true if the mode holds packets only if that slows nothing down and costs no CPU time.
@@ -273,8 +269,7 @@ impl Moderator {
     /// Cost: a few additions; no clock.
     #[inline]
     pub fn received(&mut self, packets: usize, bytes: u64, budget: usize) {
-        self.turn.packets = self.turn.packets.saturating_add(packets as u32);
-        self.turn.bytes = self.turn.bytes.wrapping_add(bytes);
+        self.turn.add(packets as u32, bytes);
         (self.turn.more, self.turn.blocked) = (packets == budget, false);
     }
 
@@ -359,7 +354,7 @@ impl Moderator {
         }
         self.packets += u64::from(turn.packets);
         self.polls += u64::from(turn.packets > 0);
-        self.is_cut = self.due.is_some() && !self.hold_ended(now);
+        self.hold_ended(now);
         self.held = None;
         match self.mode {
             Moderation::Interrupt => Rest::Device,
@@ -367,6 +362,7 @@ impl Moderator {
             Moderation::Busy => Rest::Look,
             _ if turn.more && !turn.blocked => {
                 self.arrivals.add(turn.packets);
+                self.full.add(turn.packets, turn.bytes);
                 Rest::Look
             }
             _ => match self.hold(now, turn) {
@@ -383,13 +379,15 @@ impl Moderator {
         if turn.blocked {
             return self.hold_blocked(now);
         }
-        let packets = turn.packets;
-        self.device.add(packets, turn.bytes);
+        let mut round = std::mem::take(&mut self.full);
+        round.add(turn.packets, turn.bytes);
+        self.device.add(round.packets, round.bytes);
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
                 let (cost, late) = (self.cost, self.late);
                 let target = |rate: f64| target(goal, rate, cost, late);
-                let Moderator { packets, irqs, polls, is_cut, .. } = *self;
+                let is_cut = std::mem::take(&mut self.is_cut);
+                let Moderator { packets, irqs, polls, .. } = *self;
                 let so_far = SoFar { packets, irqs, polls, is_cut };
                 let spares = self.spares();
                 let may_hold = !spares || self.holding == Holding::Allowed;
@@ -399,8 +397,8 @@ impl Moderator {
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
-                if packets > 0 {
-                    self.dim.irq(now, packets.into(), turn.bytes);
+                if round.packets > 0 {
+                    self.dim.irq(now, round.packets.into(), round.bytes);
                 }
                 self.dim.profile()
             }
@@ -411,7 +409,7 @@ impl Moderator {
         let enough = if rate > 0.0 { f64::from(frames) / rate } else { f64::MAX };
         let hold = hold.min(from_nanos(enough));
         self.is_unheld = true;
-        if packets == 0 || hold < HOLD_MIN {
+        if round.packets == 0 || hold < HOLD_MIN {
             return None;
         }
         self.is_left_to_device = !self.device.pays(hold, rate.max(self.fastest));
@@ -445,6 +443,8 @@ impl Moderator {
         let known = self.arrivals.so_far(now)?;
         if known.passed > 5 * hold.max(SLEEP_MIN) {
             self.adaptive.lose(&mut self.arrivals);
+            // What comes next may come at any rate, as after a quiet time.
+            self.is_unheld = true;
             return None;
         }
         Some(hold)
@@ -483,7 +483,8 @@ impl Moderator {
         let Some(due) = self.due.take() else { return false };
         let left = due.at.saturating_duration_since(now).min(due.hold);
         self.holds.time_ns -= left.as_nanos() as u64;
-        if left > due.hold / LEFT {
+        self.is_cut = left > due.hold / LEFT;
+        if self.is_cut {
             return false;
         }
         if !due.spin {

@@ -10,6 +10,7 @@ const BUDGET: usize = 64;
 
 mod blocked;
 mod loads;
+mod rounds;
 mod saving;
 mod unmet;
 mod waiting;

@@ -30,3 +30,17 @@ fn a_queue_that_was_polled_after_it_had_no_room_is_not_blocked() {
     m.left_alone();
     assert_ne!(m.rest(now + 5 * TIME), Rest::Look, "the last poll did not take place");
 }
+
+#[test]
+fn first_hold_after_a_long_time_without_room_ends_before_the_ring_is_full() {
+    let mut m = Moderator::new(Moderation::Fixed { usecs: 10_000, frames: 65_536 }, true);
+    m.set_ring_len(Some(128));
+    let now = Instant::now();
+    looks(&mut m, now, us(100), &[50, 50]);
+    m.left_alone();
+    assert_eq!(m.rest(now + us(100_000)), Rest::Device);
+    m.received(10, 0, BUDGET);
+    let at = now + us(100_100);
+    let Rest::Hold { until, .. } = m.rest(at) else { panic!("it holds packets") };
+    assert!(until - at <= us(130), "{:?}", until - at);
+}
