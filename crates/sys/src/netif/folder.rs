@@ -124,16 +124,16 @@ impl NetFolder {
         File::from(fd).write_all(text.as_bytes())
     }
 
-    /// Locks a file in the folder for as long as the returned descriptor is open, so that no other
-    /// guard of the same setting works beside this one; `None` if another one has locked it. Only
-    /// programs that lock it, too, respect the lock, and each one that may read the file can.
+    /// Locks a file in the folder until the returned value is dropped, so that no other guard of
+    /// the same setting works beside this one; `None` if another one has locked it. Only programs
+    /// that lock it, too, respect the lock, and each one that may read the file can.
     ///
     /// # Errors
     /// The system's own.
-    pub(super) fn lock(&self, file: &str) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn lock(&self, file: &str) -> io::Result<Option<NetLock>> {
         let fd = openat(&self.0, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(fd)),
+            Ok(()) => Ok(Some(NetLock(fd))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e),
         }
@@ -150,6 +150,17 @@ impl NetFolder {
         names.retain(|name| !name.starts_with('.'));
         names.sort_unstable();
         names
+    }
+}
+
+/// A lock of a file of an interface's folder.
+#[derive(Debug)]
+pub(super) struct NetLock(OwnedFd);
+
+impl Drop for NetLock {
+    fn drop(&mut self) {
+        // A process that another thread starts has the descriptor, too, until it runs its program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -198,6 +209,12 @@ mod tests {
             assert_eq!((number.read(), number.read()), (Some(0), Some(0)));
             let [text, missing] = ["operstate", "no-such"].map(|file| folder.number(file));
             assert!(text.unwrap().read().is_none() && missing.is_err());
+            let lock = folder.lock("gro_flush_timeout").unwrap().unwrap();
+            assert!(folder.lock("gro_flush_timeout").unwrap().is_none());
+            let of_child = lock.0.try_clone().unwrap();
+            drop(lock);
+            assert!(folder.lock("gro_flush_timeout").unwrap().is_some(), "a child has it");
+            drop(of_child);
             folder.write("queues/rx-1/rps_cpus", "1").unwrap();
             assert_eq!(folder.read("queues/rx-1/rps_cpus").unwrap().trim_start_matches('0'), "1");
             assert!(!folder.is_of(&Interface::open("lo").unwrap()));

@@ -8,12 +8,12 @@
 //! Source: Documentation/networking/napi.rst, "Software IRQ coalescing"; `napi_complete_done`,
 //! net/core/dev.c (Linux 5.8).
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 use std::{fmt, io};
 
 use rustix::io::Errno;
 
+use super::folder::NetLock;
 use super::{IfName, Interface, NetFolder};
 use crate::error::{Code, Error, Result};
 
@@ -106,7 +106,7 @@ pub struct NapiHoldGuard {
     /// The hold before the first change, and the hold that was set last.
     changed: Option<(NapiHold, NapiHold)>,
     /// The locked file, from the first change on.
-    lock: Option<OwnedFd>,
+    lock: Option<NetLock>,
 }
 
 impl NapiHoldGuard {
@@ -153,7 +153,7 @@ impl NapiHoldGuard {
     }
 
     /// Returns the lock of the interface's hold; `None` if the guard has it already.
-    fn lock(&self) -> Result<Option<OwnedFd>> {
+    fn lock(&self) -> Result<Option<NetLock>> {
         if self.lock.is_some() {
             return Ok(None);
         }
