@@ -36,6 +36,13 @@ pub(super) struct Contents<T> {
     pub(super) cut_bytes: u64,
 }
 
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // A process that another thread starts has the descriptor, too, until it runs its program.
+        let _ = self.file.unlock();
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Header {
     schema: String,
@@ -217,6 +224,18 @@ mod tests {
         lines.go_on("numbers", found.whole_bytes).unwrap();
         lines.append(&4).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEAD}1\n2\n4\n"));
+    }
+
+    #[test]
+    fn file_is_free_at_its_end_although_a_child_still_has_its_descriptor() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, HEAD);
+        let lines = Lines::open(&path).unwrap();
+        assert_eq!(Lines::open(&path).unwrap_err().code, Code::Busy);
+        let of_child = lines.file.try_clone().unwrap();
+        drop(lines);
+        drop(Lines::open(&path).unwrap());
+        drop(of_child);
     }
 
     #[test]
