@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -59,7 +60,8 @@ fn all(root: &Path) -> Result<(Vec<String>, Option<Failure>)> {
         let units = cargo::told(&mut lane(root, &UNITS), skipped::matters);
         [units, programs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
     });
-    print!("{}", String::from_utf8_lossy(&fs::read(&log)?));
+    // If the terminal is closed, the tests go on.
+    let _ = std::io::stdout().write_all(&fs::read(&log)?);
     let comments = cargo::told(&mut lane(root, &COMMENTS), skipped::matters);
     let mut first = None;
     for done in lanes.into_iter().chain([comments]) {
